@@ -180,7 +180,7 @@ CASES = {
 def built(model: Transformer, layout: Layout, device: torch.device, *parts) -> tuple:
     """Layers of the model, and a micro-batch for them, on a device that computes shapes alone."""
     share = share_of(model, layout)
-    net = layers._on(device, lambda: nn.ModuleList([part(share) for part in parts]))
+    net = layers.on_gpu(device, lambda: nn.ModuleList([part(share) for part in parts]), share)
     return net, layers._input(device, share)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from functools import partial
 
 import pytest
 import torch
-from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from d2lpar import machines, planner
@@ -124,6 +126,14 @@ CASES = {
     "experts": (ROUTED, scaled()),
     "gated, split": (ROUTED, scaled(mesh=Mesh(tensor=4))),
     "compiled": (LLAMA, scaled(compiled=True)),
+    "autocast": (LLAMA, scaled(precision="bf16-autocast")),
+    "autocast, compiled": (LLAMA, scaled(precision="bf16-autocast", compiled=True)),
+    "autocast, layer norms": (
+        dataclasses.replace(GPT, tied=False),
+        scaled(precision="fp16-autocast"),
+    ),
+    "autocast, experts": (ROUTED, scaled(precision="bf16-autocast")),
+    "autocast, again": (LLAMA, scaled(precision="bf16-autocast", recompute="full")),
     "fp32": (dataclasses.replace(LLAMA, norm="layer"), scaled(precision="fp32")),
     "rms": (LLAMA, scaled()),
 }
@@ -136,13 +146,15 @@ def test_a_net_peaks_where_the_formula_says(case):
     gpu = layers.GpuAndHost.of(A100.accelerators[0], A100.host)
     with simulation.simulate(gpu.machine) as (device,):
         parts = [Layer] * model.layers + [Head]
-        net = layers._on(device, lambda: nn.ModuleList([p(share) for p in parts]), precision)
+        net = [layers.on_gpu(device, partial(part, share), share) for part in parts]
         x = layers._input(device, share)
-        for parameter in net.parameters():
+        for parameter in itertools.chain(*(part.parameters() for part in net)):
             parameter.grad = torch.empty_like(parameter)
         torch.vgpu.reset_peak_memory_stats(device)
-        for part in net:
-            x = part(x)
+        with precision.forward_context():
+            for part in net:
+                again = layout.recompute == "full" and part is not net[-1]
+                x = checkpoint(part, x, use_reentrant=False) if again else part(x)
         x.backward()
         peak = torch.vgpu.max_memory_allocated(device)
     expected = planner.memory(model, layout)
@@ -186,11 +198,22 @@ def test_gradients_and_activations_meet_only_if_gradients_are_accumulated():
 def test_a_compiled_program_is_faster_and_precision_is_paid_for():
     times = [
         planner.step(LLAMA, scaled(micro_batch=8, precision=precision), A100).compute_s
-        for precision in ("fp32", "tf32", "bf16")
+        for precision in ("fp32", "tf32", "bf16-autocast", "bf16")
     ]
     assert times == sorted(times, reverse=True)
     compiled = planner.step(LLAMA, scaled(micro_batch=8, compiled=True), A100).compute_s
     assert compiled < times[-1]
+
+
+def test_gradients_of_parameters_in_fp32_are_summed_in_fp32():
+    layout = scaled(mesh=Mesh(data=8), overlap=False, gradient_bytes=2)
+    sums = {
+        precision: planner.step(LLAMA, dataclasses.replace(layout, precision=precision), A100)
+        for precision in ("bf16", "bf16-autocast", "fp32")
+    }
+    in_fp32 = planner.step(LLAMA, dataclasses.replace(layout, gradient_bytes=4), A100)
+    assert sums["bf16"].gradients_s < in_fp32.gradients_s
+    assert sums["bf16-autocast"].gradients_s == sums["fp32"].gradients_s == in_fp32.gradients_s
 
 
 def test_sequences_that_are_split_are_copied_where_samples_come_first():

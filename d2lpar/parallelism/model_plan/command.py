@@ -112,7 +112,10 @@ def _parser() -> argparse.ArgumentParser:
         "it reads",
     )
     parser.add_argument(
-        "--precision", metavar="P", help="bf16, fp16, fp8, tf32 or fp32; default: what the GPU has"
+        "--precision",
+        metavar="P",
+        help="bf16, fp16, fp8, tf32, fp32, or bf16-autocast and fp16-autocast, where weights stay "
+        "fp32; default: what the GPU has",
     )
     parser.add_argument(
         "--price", type=option(Positive), metavar="USD", help="of a GPU an hour; default: published"

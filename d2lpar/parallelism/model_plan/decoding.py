@@ -19,7 +19,7 @@ from ...vgpu.api import simulation
 from ...vgpu.torch_backend.machine import runtime
 from ...vgpu.torch_backend.module import graph_capture
 from ..planner import Experts, Transformer
-from ..planner.costs.layers import GpuAndHost
+from ..planner.costs.layers import GpuAndHost, on_gpu
 from ..planner.costs.modules import Head, Layer
 from ..planner.costs.share import Share
 from ..planner.precision import PRECISIONS
@@ -133,10 +133,12 @@ def _simulated(
 ) -> Pass:
     """A net of so many layers, simulated in full: the second of two passes in a row."""
     precision, model = PRECISIONS[share.precision], share.model
+
+    def make_net() -> Reader:
+        return Reader(share, [make() for _ in range(layers)], writes=writes)
+
     with simulation.simulate(gpu.machine) as (device,), torch.no_grad(), precision.context():
-        with torch.device("meta"):
-            net = Reader(share, [make() for _ in range(layers)], writes=writes)
-        net = net.to_empty(device=device).to(precision.dtype).eval()
+        net = on_gpu(device, make_net, share).eval()
         shape = (share.micro_batch, model.sequence, model.hidden)
         x = torch.empty(shape, dtype=precision.dtype, device=device)
         working_bytes = _working_bytes(net, x, device)

@@ -319,7 +319,7 @@ def remedies(config: ModelConfig, model: planner.Transformer, wanted: Wanted) ->
 def _moved(config: ModelConfig, model: planner.Transformer, wanted: Wanted) -> Iterator[str]:
     """The machine of the catalogue with the least memory that has the room: of the same GPUs, or
     else of any."""
-    weights = PRECISIONS[wanted.precision].number_bytes * model.parameters
+    weights = PRECISIONS[wanted.precision].dtype.itemsize * model.parameters
     for machine in with_room(weights, wanted):
         gpus = len(machine.accelerators)
         there = replace(wanted, machine=machine, gpus=gpus, tensor=None, data=None)

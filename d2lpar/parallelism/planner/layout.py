@@ -43,14 +43,16 @@ class Layout:
     replicas share the optimizer's state (1), gradients (2), parameters (3; Rajbhandari et al.
     2020). `overlap`: exchanges between replicas go on beside the computing. `attention` keeps its
     "scores" or is one "fused" kernel: the one that torch chooses, or FlashAttention 2's ("flash"),
-    which Hopper has known longer than cuDNN's. Gradients take `gradient_bytes` each.
+    which Hopper has known longer than cuDNN's. Gradients take `gradient_bytes` each, or as many as
+    parameters if these take more.
 
     `shard`: so many neighbouring replicas share what `zero` says, and only gradients are summed
     over all (HSDP, Zhao et al. 2023); None: all of them share. `gathers`: with ZeRO 3 parameters
     come "layers" at a time, ahead of their use (PyTorch's FSDP), or as single "tensors" when they
     are used (DeepSpeed of 2021). `expert`: so many neighbouring replicas share the experts of a
     layer and send them their tokens (Lepikhin et al. 2020). Ranks of a context gather all keys and
-    values before they attend (Llama 3). `precision` is that of products, `compiled`: what lies
+    values before they attend (Llama 3). `precision` is that of products, which with
+    "…-autocast" are cast to it while everything else stays fp32; `compiled`: what lies
     between them is one kernel, `optimizer` one of those that `optimizers` knows. The loss is
     computed in `loss_chunks` pieces. Samples are `batch_first` in memory as torch has them, not
     tokens as Megatron does: see `steps`. `tensor_overlap`: sums of activations go on beside the
@@ -136,8 +138,23 @@ class Layout:
 
     @property
     def number_bytes(self) -> int:
-        """Bytes of a parameter or an activation."""
-        return PRECISIONS[self.precision].number_bytes
+        """Bytes of a parameter, or of a number that lies between two layers."""
+        return PRECISIONS[self.precision].dtype.itemsize
+
+    @property
+    def summed_bytes(self) -> int:
+        """Bytes of a gradient as it is kept and summed: as many as its parameter has, at least."""
+        return max(self.gradient_bytes, self.number_bytes)
+
+    @property
+    def product_bytes(self) -> int:
+        """Bytes of a number that products read and write."""
+        return PRECISIONS[self.precision].product_dtype.itemsize
+
+    @property
+    def cast_bytes(self) -> int:
+        """Bytes of a weight that autocast keeps beside the parameter; 0 without it."""
+        return self.product_bytes if self.product_bytes != self.number_bytes else 0
 
     @property
     def recipe(self) -> Recipe:

@@ -41,10 +41,11 @@ class Block(nn.Module):
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + self.out(y.transpose(1, 2).reshape(x.shape))
         y = self.norms[1](x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        gate, up = self.gate(y), self.up(y)
+        return x + self.down(F.silu(gate) * up)
 
     def turned(self, x, turns):
-        half = self.size // 2
+        half, turns = self.size // 2, turns.to(x.dtype)
         return x * turns + torch.cat((-x[..., half:], x[..., :half]), -1) * turns
 
 
@@ -63,7 +64,7 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
 
-def simulated_step(batch, tokens, dtype):
+def simulated_step(batch, tokens, dtype, *, autocast, compiled):
     """Seconds of a step, its peak memory, and the parameters of the net."""
     with par.simulate(MACHINE) as (gpu,):
         with torch.device("meta"):
@@ -72,10 +73,17 @@ def simulated_step(batch, tokens, dtype):
         optimizer = torch.optim.Adam(net.parameters(), fused=True)
         words = torch.empty(batch, tokens, dtype=torch.long, device=gpu)
 
+        def loss():
+            # No name keeps the scores alive during the backward pass.
+            return F.cross_entropy(net(words).flatten(0, 1).float(), words.flatten())
+
+        forward = torch.compile(loss) if compiled else loss
+
         def step():
             optimizer.zero_grad()
-            # No name keeps the scores alive during the backward pass.
-            F.cross_entropy(net(words).flatten(0, 1).float(), words.flatten()).backward()
+            with torch.autocast("vgpu", torch.bfloat16, enabled=autocast):
+                result = forward()
+            result.backward()
             optimizer.step()
 
         step()
@@ -85,12 +93,18 @@ def simulated_step(batch, tokens, dtype):
         return seconds, torch.vgpu.max_memory_allocated(gpu), count
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
     ("precision", "dtype", "optimizer"),
-    [("fp32", torch.float32, "adam"), ("bf16", torch.bfloat16, "adam-bf16")],
+    [
+        ("fp32", torch.float32, "adam"),
+        ("bf16", torch.bfloat16, "adam-bf16"),
+        ("bf16-autocast", torch.float32, "adam"),
+    ],
 )
-def test_a_plan_is_what_the_whole_program_takes(precision, dtype, optimizer):
-    seconds, peak, count = simulated_step(4, 2048, dtype)
+def test_a_plan_is_what_the_whole_program_takes(precision, dtype, optimizer, compiled):
+    autocast = precision.endswith("autocast")
+    seconds, peak, count = simulated_step(4, 2048, dtype, autocast=autocast, compiled=compiled)
     plan = par.plan_model(
         CONFIG,
         MACHINE,
@@ -100,11 +114,15 @@ def test_a_plan_is_what_the_whole_program_takes(precision, dtype, optimizer):
         optimizer=optimizer,
         micro_batch=4,
         recompute="none",
+        compiled=compiled,
     )
     assert plan.parameters == count
-    assert plan.step_s == pytest.approx(seconds, rel=0.03)
-    # Each part is counted at its largest, which they are not at one time.
-    assert peak <= plan.memory_bytes <= 1.12 * peak
+    # Under autocast each of the products that read a norm's result casts it anew; the planner's
+    # layer has one product in their place.
+    assert plan.step_s == pytest.approx(seconds, rel=0.06 if autocast else 0.03)
+    # Each part is counted at its largest, which they are not at one time. Compiled as a whole a
+    # program keeps less than with its layers compiled one by one.
+    assert peak <= plan.memory_bytes <= (1.25 if compiled else 1.12) * peak
 
 
 def test_figures_of_a_plan_belong_together():

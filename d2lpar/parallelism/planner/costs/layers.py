@@ -81,10 +81,12 @@ def core_s(gpu: GpuAndHost, share: Share) -> float:
     """Seconds of the attention between its products, forward: what "selective" computes again."""
     precision = PRECISIONS[share.precision]
     with simulation.simulate(gpu.machine) as (device,), torch.no_grad(), precision.context():
-        layer = _on(device, lambda: Layer(share), precision)
+        layer = on_gpu(device, lambda: Layer(share), share)
+        core = torch.compile(layer.core) if share.compiled else layer.core
         shape = (share.micro_batch, share.sequence, layer.qkv.out_features)
-        qkv = torch.empty(shape, device=device, dtype=precision.dtype)
-        return _seconds(lambda: layer.core(qkv))[0]
+        qkv = torch.empty(shape, device=device, dtype=precision.product_dtype)
+        with precision.forward_context():
+            return _seconds(lambda: core(qkv))[0]
 
 
 @lru_cache(maxsize=4096)
@@ -102,10 +104,11 @@ def backward_parts(machine: Machine) -> tuple[float, float, float]:
     share = Share(one, micro_batch=4)
     gpu = GpuAndHost.of(machine.accelerators[0], machine.host)
     with simulation.simulate(gpu.machine) as (device,):
-        layer, x = _on(device, lambda: Layer(share)), _input(device, share)
-        times = _forward_backward(layer, x)
+        layer, x = on_gpu(device, lambda: Layer(share), share), _input(device, share)
+        precision = PRECISIONS[share.precision]
+        times = _forward_backward(layer, x, precision)
         layer.requires_grad_(False)
-        inputs_s = _forward_backward(layer, x).backward_s
+        inputs_s = _forward_backward(layer, x, precision).backward_s
         return times.forward_s, inputs_s, times.backward_s - inputs_s
 
 
@@ -129,19 +132,22 @@ def _check_sizes(share: Share) -> None:
 def _timed(gpu: GpuAndHost, make: Callable[[], nn.Module], share: Share) -> LayerTimes:
     precision = PRECISIONS[share.precision]
     with simulation.simulate(gpu.machine) as (device,), precision.context():
-        return _forward_backward(_on(device, make, precision), _input(device, share))
+        return _forward_backward(on_gpu(device, make, share), _input(device, share), precision)
 
 
 @torch.enable_grad()  # whatever the caller has switched off
-def _forward_backward(net: nn.Module, x: torch.Tensor) -> LayerTimes:
-    forward_s, forward_host_s = _seconds(lambda: net(x))
+def _forward_backward(net: nn.Module, x: torch.Tensor, precision: Precision) -> LayerTimes:
+    def forward() -> torch.Tensor:
+        with precision.forward_context():
+            return net(x)
 
     def both() -> None:
         net.zero_grad()
         x.grad = None
-        y = net(x)
+        y = forward()
         y.backward(torch.empty_like(y))
 
+    forward_s, forward_host_s = _seconds(forward)
     both_s, both_host_s = _seconds(both)
     return LayerTimes(forward_s, both_s - forward_s, forward_host_s, both_host_s - forward_host_s)
 
@@ -166,9 +172,11 @@ def _input(device: torch.device, share: Share) -> torch.Tensor:
     return torch.empty(shape, device=device, dtype=dtype, requires_grad=True)
 
 
-def _on(
-    device: torch.device, make: Callable[[], Net], precision: Precision = PRECISIONS["fp16"]
-) -> Net:
+def on_gpu(device: torch.device, make: Callable[[], Net], share: Share) -> Net:
+    """A net on a device, as its program has it: in its precision, and compiled if it is."""
     with torch.device("meta"):
         net = make()
-    return net.to_empty(device=device).to(precision.dtype)
+    net = net.to_empty(device=device).to(PRECISIONS[share.precision].dtype)
+    if share.compiled:
+        net.compile()
+    return net

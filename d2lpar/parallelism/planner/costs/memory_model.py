@@ -71,9 +71,10 @@ def _moments(need: Memory, beside_layers: float) -> tuple[Memory, Memory]:
 def of_stage(model: Transformer, layout: Layout, stage: int) -> Memory:
     """What a GPU of one stage needs, 0 being the first."""
     kept = micro_batches_in_flight(layout, stage) * model.layers / layout.mesh.pipeline
+    cast = _cast_bytes(model, layout) * (1 - _forgotten(layout))
     return Memory(
         *_states(model, layout, stage),
-        activations_bytes=kept * kept_bytes(model, layout),
+        activations_bytes=kept * (kept_bytes(model, layout) + cast),
         working_bytes=_working_bytes(model, layout, stage),
     )
 
@@ -91,7 +92,7 @@ def _states(model: Transformer, layout: Layout, stage: int) -> tuple[float, floa
             shared_by,
             layout.zero,
             each,
-            each if fsdp else max(layout.gradient_bytes, each),
+            each if fsdp else layout.summed_bytes,
             layout.recipe.state_bytes,
         )
         for parameters, shared_by in (
@@ -176,13 +177,35 @@ def _layer_bytes(model: Transformer, layout: Layout, *, core: bool) -> float:
     Whole on each tensor rank: inputs of norms and of products, masks of dropout; split: queries,
     keys, values and the input of the next product, and what the perceptron keeps.
     """
-    h, tensor, each = model.hidden, layout.mesh.tensor, layout.number_bytes
+    h, tensor, each = model.hidden, layout.mesh.tensor, layout.product_bytes
     masks = 2 if model.dropout and not layout.compiled else 0
-    norms = 2 * (2 * each + (4 if _norms_in_fp32(model, layout) else 0))
+    in_fp32 = 4 if _norms_in_fp32(model, layout) else 0
+    # Compiled, what the second norm reads is computed again from what attention has put out.
+    second = each if layout.compiled else layout.number_bytes
+    norms = layout.number_bytes + second + 2 * (each + in_fp32)
     whole = h * (norms + masks) / (tensor if layout.sequence_parallel else 1)
     split = each * (_attention_numbers(model, layout) + _perceptron_numbers(model, layout))
     scores = _score_bytes(model, layout) if core and layout.attention == "scores" else 0.0
     return _tokens(model, layout) * (whole + split) + scores
+
+
+def _forgotten(layout: Layout) -> float:
+    """The share of layers that are computed again, with their weights as autocast casts them: of
+    the others products keep these, not the parameters, until the backward pass."""
+    return {"full": 1.0, ALTERNATE: 0.5}.get(layout.recompute, 0.0)
+
+
+def _cast_bytes(model: Transformer, layout: Layout) -> float:
+    """A layer's weights as autocast has cast them."""
+    attention, perceptron = _matrices(model, layout)
+    return layout.cast_bytes * (sum(attention) + sum(perceptron))
+
+
+def _matrices(model: Transformer, layout: Layout) -> tuple[list[int], list[int]]:
+    """Parameters of attention's two matrices, and of the perceptron's, each of all its experts."""
+    matrices = model.matrices(layout.mesh.tensor)
+    experts = 1 if model.experts is None else model.experts.count // layout.expert
+    return matrices[:2], [experts * matrix for matrix in matrices[2:]]
 
 
 def _norms_in_fp32(model: Transformer, layout: Layout) -> bool:
@@ -196,7 +219,7 @@ def _attention_numbers(model: Transformer, layout: Layout) -> float:
     keys = model.key_heads_per_rank(tensor) * model.head_size
     normed = 0.0
     if model.qk_norm:  # the norm's result, and eager what it reads and divides, in fp32
-        normed = (1 if layout.compiled else 1 + 4 / layout.number_bytes) * (
+        normed = (1 if layout.compiled else 1 + 4 / layout.product_bytes) * (
             model.width / tensor + keys
         )
     if layout.attention == "scores":  # which copies them for each head
@@ -215,9 +238,12 @@ def _perceptron_numbers(model: Transformer, layout: Layout) -> float:
 
 
 def _score_bytes(model: Transformer, layout: Layout) -> float:
-    """The softmax of all scores; with dropout a mask and the result, too."""
-    each = layout.number_bytes
-    return (2 * each + 1 if model.dropout else each) * _score_count(model, layout)
+    """The softmax of all scores, which autocast computes in fp32 (compiled, from what is kept of
+    the product); with dropout a mask and the result, too."""
+    each = layout.product_bytes
+    softmax = each if layout.compiled else layout.number_bytes
+    result = each if model.dropout or layout.cast_bytes else 0
+    return (softmax + result + (1 if model.dropout else 0)) * _score_count(model, layout)
 
 
 def _score_count(model: Transformer, layout: Layout) -> float:
@@ -233,7 +259,7 @@ def _every_second_product_bytes(model: Transformer, layout: Layout) -> float:
     rows = 1 if model.experts is None else model.experts.top_k
     mixed = model.width / tensor
     products = mixed + 2 * keys + h + rows * (ups + h)
-    return _tokens(model, layout) * layout.number_bytes * (mixed + products / 2)
+    return _tokens(model, layout) * layout.product_bytes * (mixed + products / 2)
 
 
 # --- what comes and goes --------------------------------------------------------------------------
@@ -241,28 +267,35 @@ def _every_second_product_bytes(model: Transformer, layout: Layout) -> float:
 
 def _working_bytes(model: Transformer, layout: Layout, stage: int) -> float:
     in_layer = _working_beside_layers(model, layout)
+    # What autocast has cast it remembers to the end of the forward pass.
+    remembered = _cast_bytes(model, layout) * _forgotten(layout)
+    remembered *= model.layers / layout.mesh.pipeline
     if stage < layout.mesh.pipeline - 1:
-        return in_layer
-    return max(in_layer, _working_in_head(model, layout))
+        return max(in_layer, remembered)
+    forward, backward = _working_in_head(model, layout)
+    return max(in_layer, remembered + forward, backward)
 
 
 def _working_beside_layers(model: Transformer, layout: Layout) -> float:
     return _working_in_layer(model, layout) + _gathered_bytes(model, layout)
 
 
-def _working_in_head(model: Transformer, layout: Layout) -> float:
-    """A norm's result; scores' logarithms, their gradients, and gradients of the scores.
+def _working_in_head(model: Transformer, layout: Layout) -> tuple[float, float]:
+    """Forward and backward: a norm's result, and of the words what autocast has cast; scores and
+    their logarithms, then the logarithms, their gradients, and gradients of the scores.
 
-    They are of fp32 unless the program is compiled. In chunks they come and go, beside all scores
-    and their gradients.
+    They are of fp32; a compiled program has the scores and their gradients alone. In chunks they
+    come and go, beside all scores and their gradients.
     """
-    normed = activation_bytes(model, layout)
+    tensor, each = layout.mesh.tensor, layout.product_bytes
+    normed = _tokens(model, layout) * model.hidden * each
+    cast = layout.cast_bytes * model.word_parameters(tensor)
     scored = layout.micro_batch * -(-model.scored_tokens // layout.mesh.context)
-    count = scored * model.words_per_rank(layout.mesh.tensor)
-    at_once = 3 * (layout.number_bytes if layout.compiled else 4) * count
-    if layout.loss_chunks == 1:
-        return normed + at_once
-    return normed + 2 * layout.number_bytes * count + at_once / layout.loss_chunks
+    count = scored * model.words_per_rank(tensor)
+    beside = normed + cast + (2 * each * count if layout.loss_chunks > 1 else 0)
+    chunk = count / layout.loss_chunks
+    forward, backward = (each, 2 * each) if layout.compiled else (2 * 4, 3 * 4)
+    return beside + forward * chunk, beside + backward * chunk
 
 
 def _working_in_layer(model: Transformer, layout: Layout) -> float:
@@ -272,10 +305,11 @@ def _working_in_layer(model: Transformer, layout: Layout) -> float:
     and half as much again of whole blocks; or in attention the gradients of all scores before
     dropout, once the perceptron's activations are gone.
     """
-    each, tokens = layout.number_bytes, _tokens(model, layout)
+    each, tokens = layout.product_bytes, _tokens(model, layout)
     inner = _perceptron_numbers(model, layout)
-    matrix = max(model.matrices(layout.mesh.tensor)[2:])
-    perceptron = each * (tokens * (1.5 * model.hidden + inner / 2) + matrix)
+    matrix = max(_matrices(model, layout)[1])
+    gradient = (layout.number_bytes if layout.cast_bytes else 0) + each
+    perceptron = each * tokens * (1.5 * model.hidden + inner / 2) + gradient * matrix
     attention = 0.0
     if layout.attention == "scores":
         attention = each * (_score_count(model, layout) - tokens * inner)
@@ -295,7 +329,7 @@ def _gathered_bytes(model: Transformer, layout: Layout) -> float:
     tensor = layout.mesh.tensor
     largest = max(model.layer_parameters(tensor, layout.expert), model.word_parameters(tensor))
     parameters = 2 * layout.number_bytes if layout.zero == 3 else 0
-    return largest * (layout.gradient_bytes + parameters)
+    return largest * (layout.summed_bytes + parameters)
 
 
 def _total(one: Memory) -> float:

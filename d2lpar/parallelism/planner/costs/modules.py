@@ -1,9 +1,7 @@
 """A layer and the head of a transformer, as one rank computes them: torch programs of shapes.
 
 Heads and columns are split over tensor ranks, tokens over those of a context, experts over theirs;
-what the ranks exchange is left out. Of a compiled program each group of pointwise operations is one
-kernel that reads its inputs once and writes its results (Ansel et al., "PyTorch 2", 2024): here
-stands an operation with just that traffic.
+what the ranks exchange is left out.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .fp8 import LINEAR
 from .share import Share
-
-_ALIGNED = 8  # numbers of 16 bits in 16 bytes
 
 # Flash takes no fp32; there the next one is taken, as in torch.
 _WITHOUT_CUDNN = [
@@ -48,7 +44,7 @@ class Layer(nn.Module):
         self.qkv = linear(model.hidden, columns, bias=model.has_qkv_bias)
         self.out = linear(model.width // ranks, model.hidden, bias=model.bias)
         normed = 2 if model.qk_norm else 0
-        self.qk_norms = nn.ModuleList(_rms_norm(self.size, share) for _ in range(normed))
+        self.qk_norms = nn.ModuleList(RmsNorm(self.size) for _ in range(normed))
         self.feed = Perceptron(share) if model.experts is None else Routed(share)
         self.softmax = nn.Softmax(-1)
         self.softmax.compile()  # Megatron has one kernel for it, forward and backward
@@ -109,8 +105,6 @@ class Layer(nn.Module):
     def _rotated(self, x: torch.Tensor) -> torch.Tensor:
         """Rotary embeddings (Su et al. 2021) of [samples, tokens, heads, size]."""
         cosine = x.new_empty(x.shape[1], 1, x.shape[3])
-        if self.share.compiled:
-            return x * cosine
         left, right = x.chunk(2, -1)
         return x * cosine + torch.cat((-right, left), -1) * cosine
 
@@ -128,7 +122,7 @@ class Layer(nn.Module):
         return resized(x, x.shape[0], keys, *x.shape[2:])
 
     def _dropout(self, x: torch.Tensor) -> torch.Tensor:
-        return _dropout(x, self.share)
+        return F.dropout(x, self.share.model.dropout)
 
 
 class Perceptron(nn.Module):
@@ -137,7 +131,7 @@ class Perceptron(nn.Module):
     def __init__(self, share: Share) -> None:
         super().__init__()
         model = share.model
-        inner, self.gated, self.compiled = model.inner // share.tensor, model.gated, share.compiled
+        inner, self.gated = model.inner // share.tensor, model.gated
         columns = inner * (2 if model.gated else 1)
         linear = LINEAR.get(share.precision, nn.Linear)
         self.up = linear(model.hidden, columns, bias=model.bias)
@@ -145,7 +139,7 @@ class Perceptron(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[samples, tokens, hidden] to the same."""
-        return self.down(_activated(self.up(x), gated=self.gated, compiled=self.compiled))
+        return self.down(_activated(self.up(x), gated=self.gated))
 
 
 class Routed(nn.Module):
@@ -168,7 +162,7 @@ class Routed(nn.Module):
         weights, _ = self.router(tokens).softmax(-1).topk(self.top_k)
         rows = torch.empty(len(tokens) * self.top_k, dtype=torch.long, device=x.device)
         sent = resized(tokens.index_select(0, rows), len(self.up), self.share.expert_rows, -1)
-        inner = _activated(sent.bmm(self.up), gated=model.gated, compiled=self.share.compiled)
+        inner = _activated(sent.bmm(self.up), gated=model.gated)
         back = resized(inner.bmm(self.down), len(tokens), self.top_k, -1)
         return (back * weights.unsqueeze(-1)).sum(1).view_as(x)
 
@@ -202,27 +196,21 @@ class Products(nn.Module):
 class Head(nn.Module):
     """The score of every word, and the loss of the words that should have come.
 
-    The loss is computed in fp32, as Megatron and torch's autocast do; a compiled program casts
-    within its kernels, and pads what its products read to rows of 16 bytes.
+    The loss is computed in fp32, as Megatron and torch's autocast do.
     """
 
     def __init__(self, share: Share) -> None:
         super().__init__()
         self.share = share
         self.norm = _norm(share)
-        words = -(-share.words // _ALIGNED) * _ALIGNED if share.compiled else share.words
-        self.words = nn.Linear(share.model.hidden, words, bias=False)
+        self.words = nn.Linear(share.model.hidden, share.words, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The mean loss over all tokens of `x` that are scored, [samples, tokens, hidden]."""
         normed = _gathered(self.norm(x), self.share)
         if self.share.model.scored is not None:
             normed = normed[:, : self.share.model.scored]
-        scores = self.words(normed).flatten(0, 1)
-        if scores.shape[-1] > self.share.words:
-            scores = scores[:, : self.share.words]  # backward copies gradients into padded rows
-        if not self.share.compiled:
-            scores = scores.float()
+        scores = self.words(normed).flatten(0, 1).float()
         return F.cross_entropy(scores, torch.empty(len(scores), dtype=torch.long, device=x.device))
 
 
@@ -244,24 +232,14 @@ def _norm(share: Share) -> nn.Module:
     model = share.model
     if model.norm == "layer":
         return nn.LayerNorm(model.hidden, bias=model.bias)
-    return _rms_norm(model.hidden, share)
+    return RmsNorm(model.hidden)
 
 
-def _rms_norm(size: int, share: Share) -> nn.Module:
-    # A fused RMS norm moves what a layer norm without a bias does.
-    return nn.LayerNorm(size, bias=False) if share.compiled else RmsNorm(size)
-
-
-def _activated(x: torch.Tensor, *, gated: bool, compiled: bool) -> torch.Tensor:
+def _activated(x: torch.Tensor, *, gated: bool) -> torch.Tensor:
     if not gated:
         return F.gelu(x)
     gate, up = x.chunk(2, -1)
-    return gate * up if compiled else F.silu(gate) * up
-
-
-def _dropout(x: torch.Tensor, share: Share) -> torch.Tensor:
-    """Compiled, its numbers are drawn anew in the kernels around it."""
-    return x if share.compiled else F.dropout(x, share.model.dropout)
+    return F.silu(gate) * up
 
 
 class _Shape(Protocol):

@@ -73,7 +73,7 @@ def copies_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
     if layout.zero < 3 or layout.sharing == 1 or layout.gathers == "tensors":
         return 0.0
     each = layout.number_bytes
-    moved = 2 * 2 * each + each + layout.gradient_bytes
+    moved = 2 * 2 * each + each + layout.summed_bytes
     nbytes = parameters_per_gpu(model, layout) * moved
     return traffic(int(nbytes)).seconds(wiring.accelerator)
 
@@ -89,7 +89,7 @@ def accumulating_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
     """
     if layout.fused_gradients:
         return 0.0
-    kept = layout.gradient_bytes
+    kept = layout.summed_bytes
     parameters = parameters_per_gpu(model, layout)
     if layout.zero < 2:
         moved = 2 * kept + min(layout.number_bytes, kept)
@@ -121,7 +121,7 @@ class _Exchange:
         return self.wiring.replicas(self.layout.mesh, self.layout.sharing)
 
     def all_reduced_s(self) -> float:
-        mesh, each = self.layout.mesh, self.layout.gradient_bytes
+        mesh, each = self.layout.mesh, self.layout.summed_bytes
         fabric = self.wiring.replicas(mesh, mesh.replicas)
         total_s = cost.all_reduce_s(self.parameters * each, fabric)
         total_s += self._of_experts_s(cost.all_reduce_s)
@@ -129,7 +129,7 @@ class _Exchange:
 
     def summed_and_updated_s(self) -> tuple[float, float]:
         layout = self.layout
-        summing_s = self._half_s(layout.gradient_bytes) + self._between_copies_s()
+        summing_s = self._half_s(layout.summed_bytes) + self._between_copies_s()
         gathering_s = self._half_s(layout.number_bytes)
         times = layout.micro_batches if layout.zero == 2 else 1
         return (
@@ -140,7 +140,7 @@ class _Exchange:
     def by_layers_s(self) -> tuple[float, float]:
         """Ahead of their use: gathers and sums of the backward pass share its time."""
         layout, layers = self.layout, self.layers
-        summing_s = self._half_s(layout.gradient_bytes, layers) + self._between_copies_s()
+        summing_s = self._half_s(layout.summed_bytes, layers) + self._between_copies_s()
         gathering_s = self._half_s(layout.number_bytes, layers)
         back_s = self._exposed_s(summing_s + gathering_s, self.computing.backward_s)
         share = summing_s / (summing_s + gathering_s)
@@ -152,7 +152,7 @@ class _Exchange:
         than `REUSED_PARAMETERS` is gathered a third time."""
         layout = self.layout
         again = layout.recompute == "full" and sum(self._tensors()) > REUSED_PARAMETERS
-        summing_s = self._listed_s(layout.gradient_bytes)
+        summing_s = self._listed_s(layout.summed_bytes)
         gathering_s = self._listed_s(layout.number_bytes)
         gathers = 3 if again else 2
         return layout.micro_batches * summing_s, layout.micro_batches * gathers * gathering_s
@@ -188,20 +188,20 @@ class _Exchange:
         if not count or layout.expert == layout.mesh.replicas:
             return 0.0
         fabric = self.wiring.copies(layout.mesh, layout.expert)
-        return exchange(count * (bytes_each or layout.gradient_bytes), fabric)
+        return exchange(count * (bytes_each or layout.summed_bytes), fabric)
 
     def _between_copies_s(self) -> float:
         """HSDP sums gradients over the groups that share, each part for itself."""
         mesh, sharing = self.layout.mesh, self.layout.sharing
         if sharing == mesh.replicas:
             return 0.0
-        nbytes = self.parameters * self.layout.gradient_bytes / sharing
+        nbytes = self.parameters * self.layout.summed_bytes / sharing
         return cost.all_reduce_s(nbytes, self.wiring.copies(mesh, sharing))
 
     def _exposed_s(self, exchange_s: float, computing_s: float) -> float:
         """An exchange of all parameters goes over all replicas in the end."""
         fabric = self.wiring.replicas(self.layout.mesh, self.layout.mesh.replicas)
-        nbytes = self.parameters * self.layout.gradient_bytes / self.layers
+        nbytes = self.parameters * self.layout.summed_bytes / self.layers
         taken = cost.taken_share(nbytes, fabric, self.wiring.accelerator.multiprocessors)
         return exposed_s(exchange_s, computing_s, self.layers, taken=taken)
 

@@ -246,7 +246,7 @@ def _tensor_sum_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
     if layout.mesh.tensor == 1:
         return 0.0
     fabric = wiring.fabric(layout.mesh, "tensor")
-    nbytes = activation_bytes(model, layout)
+    nbytes = activation_bytes(model, layout) * layout.product_bytes // layout.number_bytes
     if not layout.sequence_parallel:
         return cost.all_reduce_s(nbytes, fabric)
     copy_s = traffic(2 * nbytes).seconds(wiring.accelerator) if layout.batch_first else 0.0
@@ -283,7 +283,7 @@ def _context_s(share: Share, layout: Layout, wiring: Wiring) -> float:
     numbers = 2 * share.model.key_heads_per_rank(share.tensor) * share.model.head_size
     tokens = share.micro_batch * share.model.sequence
     fabric = wiring.fabric(layout.mesh, "context")
-    return 3 * cost.all_gather_s(tokens * numbers * layout.number_bytes, fabric)
+    return 3 * cost.all_gather_s(tokens * numbers * layout.product_bytes, fabric)
 
 
 def _to_experts_s(share: Share, layout: Layout, wiring: Wiring) -> float:
@@ -292,7 +292,7 @@ def _to_experts_s(share: Share, layout: Layout, wiring: Wiring) -> float:
     if experts is None or layout.expert == 1:
         return 0.0
     rows = share.expert_rows * experts.count / layout.expert
-    nbytes = rows * share.model.hidden * layout.number_bytes / layout.mesh.tensor
+    nbytes = rows * share.model.hidden * layout.product_bytes / layout.mesh.tensor
     return 2 * cost.all_to_all_s(nbytes, wiring.replicas(layout.mesh, layout.expert))
 
 
@@ -301,6 +301,6 @@ def _optimizer_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
     held = parameters_per_gpu(model, layout) / shared_by
     framework = FRAMEWORKS[layout.framework]
     moved_bytes = layout.recipe.moved_bytes + framework.gradient_bytes
-    if layout.precision == "fp16":
+    if layout.precision in ("fp16", "fp16-autocast"):
         moved_bytes += framework.scaled_bytes
     return traffic(int(held * moved_bytes)).seconds(wiring.accelerator)

@@ -17,7 +17,7 @@ from ....parallelism.planner.costs.memory_model import memory as needed
 from ....parallelism.planner.costs.steps import step
 from ....parallelism.planner.layout import Layout
 from ....parallelism.planner.mesh import Mesh
-from ....parallelism.planner.precision import product_rate
+from ....parallelism.planner.precision import PRECISIONS, product_rate
 from ....parallelism.planner.transformer import Experts, Transformer
 from ...parameters import Naive, Parameters, SimulatedRun
 
@@ -41,7 +41,7 @@ _LOSS_CHUNKS = {"whole": 1, "chunked": 8}
 _PRECISION = {
     "float16": "fp16", "bfloat16": "bf16", "float8": "fp8", "tfloat32": "tf32", "float32": "fp32",
     "bf16-pure": "bf16",
-} | {name: name for name in ("fp16", "bf16", "fp8", "fp8-delayed", "tf32", "fp32")}  # fmt: skip
+} | {name: name for name in PRECISIONS}  # fmt: skip
 _OPTIMIZERS = {name: name for name in ("adam", "adam-bf16", "sgd", "none")}
 _COUNTS = {name: name for name in ("model", "model-full-attention", "model-causal", "computed")}
 

@@ -93,6 +93,7 @@ def _register() -> None:
     pinning.replace_pinning()
     beside.replace_readers()
     generators.replace_generator()
+    compiling.refuse_code()
     compiling.replace_compile()
     compiling.replace_flex_attention()
     compiling.replace_tracing()

@@ -219,6 +219,25 @@ def test_a_backend_that_is_not_called_is_named(gpus):
         assert double(torch.ones(2, device=gpus[0])).tolist() == [2, 2]
 
 
+COMPILED_EARLY = """
+import torch
+from torch import nn
+made = torch.compile(nn.Linear(2, 2))
+import d2lpar as par
+gpu, _ = par.devices(2, kind="virtual", machine="2x-v100-textbook", verbose=False)
+try:
+    made.to(gpu)(torch.ones(2, 2, device=gpu))
+except Exception as error:
+    print(error)
+"""
+
+
+def test_what_was_compiled_too_early_says_so():
+    done = warm_process.run(COMPILED_EARLY)
+    assert done.returncode == 0, done.stderr
+    assert "call torch.compile after the first virtual GPU was made" in done.stdout
+
+
 def test_a_compiled_optimizer(gpus):
     w, twin = (nn.Parameter(torch.ones(4, device=gpus[0])) for _ in range(2))
     for p, compiles in ((w, True), (twin, False)):

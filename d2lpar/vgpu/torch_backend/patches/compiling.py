@@ -32,6 +32,20 @@ NOT_CALLED = (
 )
 
 
+COMPILED_EARLY = (
+    "what torch.compile made before there was a virtual GPU cannot take its tensors: call "
+    "torch.compile after the first virtual GPU was made, such as by par.devices()"
+)
+
+
+def refuse_code() -> None:
+    """Let Inductor, which knows no virtual devices, say what was compiled too early."""
+    LateImports(
+        [torch_modules.INDUCTOR_DEVICES],
+        lambda module: torch_modules.refuse_code(module, TYPE, COMPILED_EARLY),
+    )
+
+
 def replace_compile() -> None:
     """Let `torch.compile` run what is on virtual devices as compiled code would run (`compiled`).
 

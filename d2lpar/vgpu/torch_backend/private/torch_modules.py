@@ -24,6 +24,22 @@ COMM_PRIMITIVES = (
 )
 
 
+INDUCTOR_DEVICES = "torch._inductor.codegen.common"  # imported with the first code
+
+
+def refuse_code(module: Any, device_type: str, why: str) -> None:
+    """Let Inductor say why it writes no code for devices of a type."""
+    theirs = module.get_device_op_overrides
+
+    @functools.wraps(theirs)
+    def ours(device: str) -> object:
+        if device == device_type:
+            raise RuntimeError(why)
+        return theirs(device)
+
+    _replace_everywhere(theirs, ours)
+
+
 def comm_primitive(name: str) -> Callable[..., object] | None:
     """One of `COMM_PRIMITIVES`; None in a build of torch that has none."""
     return getattr(torch._C, f"_{name}", None)
@@ -42,6 +58,11 @@ def replace_device_type_query(ask: Callable[[Callable[[], str | None]], str | No
     def ours() -> str | None:
         return ask(theirs)
 
+    _replace_everywhere(theirs, ours)
+
+
+def _replace_everywhere(theirs: Callable[..., object], ours: Callable[..., object]) -> None:
+    """In whatever has imported it."""
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(theirs.__name__) is theirs:
             FOR_GOOD.set(module, theirs.__name__, ours)

@@ -316,6 +316,7 @@ def _working_in_layer(model: Transformer, layout: Layout) -> float:
     again = 0.0
     if layout.recompute != "none":
         again = _layer_bytes(model, layout, core=True)
+        again += _cast_bytes(model, layout) if _forgotten(layout) else 0.0
     if layout.recompute == "selective":
         again = max(again - kept_bytes(model, layout), 0.0)
     return max(perceptron, attention) + again

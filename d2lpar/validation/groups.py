@@ -19,7 +19,11 @@ GROUPS = (
 
 _BY_WORKLOAD = {
     **dict.fromkeys(
-        ("matmul", "stream", "attention", "convolution", "rows", "launch", "recurrent"), KERNELS
+        (
+            *("matmul", "stream", "attention", "convolution"),
+            *("rows", "batch_norm", "launch", "recurrent"),
+        ),
+        KERNELS,
     ),
     **dict.fromkeys(("copy", "send", "matmul_and_copy"), COPIES),
     **dict.fromkeys(

@@ -42,6 +42,7 @@ WORKLOADS: dict[str, Workload] = {
     "stream": kernels.stream,
     "convolution": kernels.convolution,
     "rows": kernels.rows,
+    "batch_norm": kernels.batch_norm,
     "recurrent": kernels.recurrent,
     "launch": kernels.launch,
     "attention": attention.attention,

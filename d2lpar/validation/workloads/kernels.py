@@ -148,6 +148,39 @@ def convolution(p: Parameters, machine: Machine) -> SimulatedRun:
         return SimulatedRun(mean_s(run), flops=flops, naive=naive)
 
 
+def batch_norm(p: Parameters, machine: Machine) -> SimulatedRun:
+    """Batch norm of `images` with `channels` of `places` each, forward or backward; or a `kind` of
+    PyTorch's own kernels, which `SyncBatchNorm` calls: `stats`, `backward_reduce`.
+
+    Backward includes the sum with the gradient that the images have already, as `backward` forms.
+    """
+    shape = (*(p.integer(n) for n in ("images", "channels", "places")), 1)
+    dtype = p.choice("dtype", DTYPES)
+    last = p.choice("layout", {"nchw": False, "nhwc": True}, "nchw")
+    form = torch.channels_last if last else torch.contiguous_format
+    kinds = ("forward", "backward", "stats", "backward_reduce")
+    kind = p.choice("kind", {name: name for name in kinds})
+    with gpus(machine) as (gpu,):
+        x = torch.empty(shape, dtype=dtype, device=gpu).contiguous(memory_format=form)
+        of_channels = torch.ones(shape[1], device=gpu)
+        weights = of_channels.clone().requires_grad_(), of_channels.clone().requires_grad_()
+        x.requires_grad_(kind == "backward")
+        y = F.batch_norm(x, None, None, *weights, training=True)
+        gradient = torch.empty_like(x)
+        calls: dict[str, Callable[[], object]] = {
+            "forward": lambda: F.batch_norm(x, None, None, *weights, training=True),
+            "backward": lambda: y.backward(gradient, retain_graph=True),
+            "stats": lambda: torch.batch_norm_stats(x, 1e-5),
+            "backward_reduce": lambda: torch.batch_norm_backward_reduce(
+                gradient, x, of_channels, of_channels, of_channels, True, True, True
+            ),
+        }
+        passes = {"forward": 2, "backward": 3, "stats": 1, "backward_reduce": 2}[kind]
+        moved = passes * x.numel() * dtype.itemsize
+        naive = Naive(moved / machine.accelerators[0].memory_bytes_per_s)
+        return SimulatedRun(mean_s(calls[kind]), bytes=moved, naive=naive)
+
+
 RowKernel = Callable[..., torch.Tensor]
 
 

@@ -70,11 +70,28 @@ NARROW_ON_TURING = 0.4
 FILL_S = 1.2e-6
 REFILL_S = 0.5e-6
 
-# A read from memory whose address the thread has just read, or with which its next turn waits. On
-# A100 the loss of 16,384 rows takes 0.56 ms beside the traffic of its softmax, its gradient 0.29 ms
-# (Liger-Kernel, benchmark data of 2024, 4,096 and 8,192 columns): one block of 32 threads, so 512
-# turns of two such reads, and of one.
-SERIAL_READ_S = 0.55e-6
+# Cycles of a read from memory whose address the thread has just read, or with which its next turn
+# waits. On A100, 1.41 GHz, the loss of 16,384 rows takes 0.56 ms beside the traffic of its softmax,
+# its gradient 0.29 ms (Liger-Kernel, benchmark data of 2024, 4,096 and 8,192 columns): one block of
+# 32 threads, so 512 turns of two such reads, and of one: 0.55 µs each. It goes with the clock, as
+# the way to memory does: a warp that is alone waits for 437 cycles on V100, 574 on A100, 658 on
+# H100 and 632 on L40, whose clocks are 1.38 to 2.49 GHz (te42kyfo/gpu-benches, gpu-latency).
+SERIAL_READ_CYCLES = 775
+
+# The same from the cache: batch norm of 2 channels of 1.4 million numbers in fp16 takes 0.34 ms on
+# A100, by 1,372 reads, its gradients of 0.26 million 0.18 ms by 683 (xwang233/code-snippet,
+# batchnorm3d-channels-last, 2021). A warp that is alone waits for 215 cycles on V100 and A100.
+CACHED_READ_CYCLES = 350
+
+# Numbers that a thread of cuDNN's batch norm has on its way at a time: of images, and backward of
+# images and gradients. Fitted on 2 channels of 22.5 million numbers in fp16 on A100: 12.5 and, less
+# the sum of gradients, 33.3 ms (there).
+NORM_FORWARD_AT_ONCE, NORM_BACKWARD_AT_ONCE = 4, 3
+
+# The exponent with which traffic hides behind such waiting: 64 channels of 22.5 million numbers
+# take 15.7 ms on A100, where 2 take 12.5, and the traffic of all is 6.2; of 2.1 million 1.69 on
+# V100, with 1.03 and 1.02 (there).
+WAITING_HIDES = 1.4
 
 # Fresh host memory: the system finds, clears, maps and (if it is asked to) locks its pages. Fitted
 # on the third row of the textbook's table: its copies wait for 50 new page-locked blocks of 2**26

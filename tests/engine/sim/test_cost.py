@@ -278,14 +278,46 @@ def test_bytes_are_what_is_read_and_what_is_written(func, args, kwargs, arrays):
     assert cost.bytes == arrays * 400
 
 
-def test_batch_norm_reads_twice_while_it_learns():
-    x, channel = meta(8, 4, 5, 5), meta(4)
-    for training, passes in ((True, 3), (False, 2)):
-        args = (x, channel, channel, channel, channel, training, 0.1, 1e-5)
-        outputs = aten.native_batch_norm(*args)
-        cost = cost_of(aten.native_batch_norm.default, args, {}, outputs)
-        small = 4 * 4 * 4 + sum(t.numel() * 4 for t in outputs[1:])
-        assert cost.bytes == passes * x.numel() * 4 + small
+def normed(shape, training=True, dtype=torch.float32, last=False):
+    """The cost of a batch norm, and of its gradients."""
+    x, channel = meta(*shape, dtype=dtype, last=last), meta(shape[1])
+    args = (x, channel, channel, channel, channel, training, 0.1, 1e-5)
+    outputs = aten.native_batch_norm(*args)
+    forward = cost_of(aten.native_batch_norm.default, args, {}, outputs)
+    args = (x, x, *[channel] * 5, training, 1e-5, [True] * 3)
+    outputs = aten.native_batch_norm_backward(*args)
+    return forward, cost_of(aten.native_batch_norm_backward.default, args, {}, outputs)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # cuDNN's and PyTorch's own
+def test_batch_norm_reads_twice_while_it_learns(dtype, last):
+    def passes(cost):
+        return cost.bytes // (8 * 4 * 5 * 5 * dtype.itemsize)  # beside numbers of channels
+
+    learning, gradients = normed((8, 4, 5, 5), True, dtype, last)
+    evaluated, _ = normed((8, 4, 5, 5), False, dtype, last)
+    assert (passes(learning), passes(gradients), passes(evaluated)) == (3, 5, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_channel_that_is_first_keeps_one_block_which_more_bandwidth_does_not_help(dtype):
+    faster = replace(A100, memory_bytes_per_s=10 * A100.memory_bytes_per_s)
+    few, many = (256, 4, 64, 64), (64, 16, 64, 64)  # as many numbers
+    first = zip(normed(few, dtype=dtype), normed(many, dtype=dtype), strict=True)
+    for of_few, of_many in first:
+        assert of_few.seconds(A100) == pytest.approx(4 * of_many.seconds(A100), rel=0.2)
+        assert of_few.seconds(faster) > 0.9 * of_few.seconds(A100)
+    of_few, of_many = (normed(shape, dtype=dtype, last=True) for shape in (few, many))
+    for a, b in zip(of_few, of_many, strict=True):
+        assert a.seconds(A100) == pytest.approx(b.seconds(A100), rel=1e-3)
+        assert a.seconds(faster) < 0.5 * a.seconds(A100)
+
+
+def test_what_the_cache_holds_is_not_waited_for_as_long():
+    cached, _ = normed((1, 2, 512, 512), dtype=torch.float16)
+    longer, _ = normed((64, 2, 512, 512), dtype=torch.float16)
+    assert longer.seconds(A100) > 1.5 * 64 * (cached.seconds(A100) - A100.kernel_latency_s)
 
 
 # --- convolutions ---------------------------------------------------------------------------------

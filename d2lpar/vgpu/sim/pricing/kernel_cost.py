@@ -15,8 +15,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ....machines.hardware import Accelerator
-from ..constants import FILL_S, SERIAL_READ_S
+from ..constants import CACHED_READ_CYCLES, FILL_S, SERIAL_READ_CYCLES, WAITING_HIDES
 from .memory_rates import MemoryRates, ReadAgain
+from .multiprocessors import clock_hz
 from .product_rates import (
     convolving_share,
     issued_flops_per_s,
@@ -43,7 +44,7 @@ class Kernel(NamedTuple):
     perhaps another algorithm. Of a product's bytes `written` are those of its result. `blocks` is
     given where a kernel has but so many, such as one for each row that it sums up; `again` is what
     they read twice. `serial_reads` are those that each of its threads must wait for, one after the
-    other.
+    other; with `reads_own` of what the kernel moves, which is in the cache as far as it fits.
     """
 
     flops: int
@@ -55,6 +56,7 @@ class Kernel(NamedTuple):
     blocks: int | None = None
     again: ReadAgain | None = None
     serial_reads: int = 0
+    reads_own: bool = False
 
 
 class Cost:
@@ -167,6 +169,7 @@ class _Rates:
     def __init__(self, accelerator: Accelerator, dtype: str, *, convolves: bool) -> None:
         self.convolves = convolves
         self.latency_s = accelerator.kernel_latency_s
+        self.clock_hz = clock_hz(accelerator)
         self.memory = MemoryRates(accelerator)
         self.hides = reach(accelerator).hides
         self.hides_writing = reach(accelerator).hides_writing
@@ -207,8 +210,18 @@ class _Rates:
         compute_s = self._compute_s(kernel)
         transposed_bytes = kernel.transposed_bytes if self.has_tensor_cores else 0
         transposing_s = self.memory.seconds(transposed_bytes)
-        waiting_s = kernel.serial_reads * SERIAL_READ_S
-        return self.latency_s + self._with_traffic_s(kernel, compute_s) + transposing_s + waiting_s
+        moving_s = self._with_traffic_s(kernel, compute_s)
+        return self.latency_s + self._with_waiting_s(kernel, moving_s) + transposing_s
+
+    def _with_waiting_s(self, kernel: Kernel, moving_s: float) -> float:
+        """Threads that wait for what their kernel moves do so while it is moved, for the most part:
+        see `WAITING_HIDES`."""
+        if not kernel.reads_own:
+            return moving_s + kernel.serial_reads * SERIAL_READ_CYCLES / self.clock_hz
+        share = self.memory.cached_share(kernel.bytes)
+        cycles = share * CACHED_READ_CYCLES + (1 - share) * SERIAL_READ_CYCLES
+        waiting_s = kernel.serial_reads * cycles / self.clock_hz
+        return (waiting_s**WAITING_HIDES + moving_s**WAITING_HIDES) ** (1 / WAITING_HIDES)
 
     def engaged_s(self, kernel: Kernel) -> float:
         """A kernel that fills the device leaves nothing to others. Where some multiprocessors have

@@ -20,6 +20,7 @@ from ...sim.pricing.recurrent_cost import RecurrentCost, Steps
 from ...sim.pricing.tiles import Product, fetched_at_once
 from ...sim.pricing.winograd_convolution import Winograd, winograd
 from ..private import torch_attention, torch_operators, torch_recurrent, torch_settings
+from .batch_norm_cost import BATCH_NORMS
 from .moved_bytes import (
     Arguments,
     Packet,
@@ -116,6 +117,8 @@ def cost_of(
     if packet in BY_ROWS:  # before optimizers': one is called _fused_rms_norm
         return Cost(*BY_ROWS[packet](args, nbytes), dtype=dtype)
     nbytes += read_again(packet, args)
+    if packet in BATCH_NORMS:
+        return Cost(*BATCH_NORMS[packet](args, nbytes), dtype=dtype)
     if packet in _COPIED_INTO_ZEROS:
         nbytes = 2 * size_bytes(args[0])
     if packet in _COPIED_INTO_ZEROS | _SUMMED_INTO_ZEROS:

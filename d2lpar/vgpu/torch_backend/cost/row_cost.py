@@ -29,7 +29,7 @@ LONGEST_OF_WARP, LONGEST_BYTES = 1024, 4096  # a row that a warp keeps in regist
 WARP, WARPS = 32, 4  # threads of a warp, and warps of a block that has a warp for each row
 FETCHED_BYTES = 16  # by one instruction
 SHARED_BYTES = 48 * 1024  # that a block has without asking for more
-UNSORTED_WORDS, WORDS_READS = 3072, 3
+UNSORTED_WORDS, WORDS_READS = 3072, 4
 NO_REDUCTION, LABELS_OF_THREAD = 0, 16
 LOSS_THREADS = 1024  # at most, of the block that adds up a batch's losses; 32 in PyTorch of 2024
 _COLUMNS = 32  # of a block that sums the gradients of weights: GammaBetaBackwardCUDAKernel
@@ -141,8 +141,9 @@ def _table_backward(args: Arguments, nbytes: int) -> list[Kernel]:
     aten/src/ATen/native/cuda: Embedding.cu, EmbeddingBackwardKernel.cu).
 
     Measured on H100 (https://github.com/pytorch/pytorch/pull/137237, 2024), the first kernel takes
-    1.6 µs for 32 words. Sorting 4,096 words took 214 µs in all, of which the kernels here and what
-    queues them explain 80; whether the rest is the host's is not known, and it is left out.
+    1.6 µs for 32 words: it waits for words, gradient and row, and once for its other warps. Sorting
+    4,096 words took 214 µs in all, of which the kernels here and what queues them explain 80;
+    whether the rest is the host's is not known, and it is left out.
     """
     gradient, words, rows = args[:3]
     zeros = Kernel(0, rows * gradient.shape[-1] * gradient.element_size())

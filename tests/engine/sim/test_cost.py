@@ -334,6 +334,35 @@ def test_a_convolution_is_a_product():
     assert kernel.winograd is None
 
 
+def test_of_few_channels_in_three_dimensions_tensor_cores_compute_as_with_more():
+    def seconds(channels, dtype):
+        x, weight = (
+            meta(2, channels, 64, 64, 64, dtype=dtype),
+            meta(32, channels, 3, 3, 3, dtype=dtype),
+        )
+        args = (x, weight, None, [1] * 3, [1] * 3, [1] * 3, False, [0] * 3, 1)
+        return cost_of(aten.convolution.default, args, {}, aten.convolution(*args)).seconds(A100)
+
+    assert seconds(4, torch.float16) > 0.8 * seconds(32, torch.float16)
+    assert seconds(4, torch.float32) < 0.3 * seconds(32, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "form"), [((32, 32), torch.channels_last), ((16, 16, 16), torch.channels_last_3d)]
+)
+def test_images_with_channels_last_need_no_transposing(sizes, form):
+    dimensions = len(sizes)
+    x = meta(4, 64, *sizes, dtype=torch.float16)
+    weight = meta(64, 64, *[3] * dimensions, dtype=torch.float16)
+    rest = ([1] * dimensions, [1] * dimensions, [1] * dimensions, False, [0] * dimensions, 1)
+    found = []
+    for tensor in (x, x.contiguous(memory_format=form)):
+        args = (tensor, weight, None, *rest)
+        (kernel,) = cost_of(aten.convolution.default, args, {}, aten.convolution(*args)).kernels
+        found.append(kernel.transposed_bytes)
+    assert found == [2 * 2 * x.numel() * 2, 0]
+
+
 def test_its_backward_is_a_product_for_each_gradient():
     dy, x, weight = meta(16, 128, 14, 14), meta(16, 64, 28, 28), meta(128, 64, 3, 3)
     args = (dy, x, weight, [128], [2, 2], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])

@@ -74,7 +74,8 @@ def test_every_row_names_its_source_a_machine_and_a_workload():
 def test_no_row_counts_in_the_table_of_published_figures():
     published = read_rows()
     assert not {row.id for row in published} & set(ROWS)
-    assert not {row.origin for row in published} & {row.origin for row in ROWS.values()}
+    # The same people may have published both: NeuSight's kernels are in the one, its models here.
+    assert not {row.url for row in published} & {row.url for row in ROWS.values()}
 
 
 @pytest.mark.parametrize(

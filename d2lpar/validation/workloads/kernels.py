@@ -117,7 +117,8 @@ def _precision(p: Parameters) -> tuple[torch.dtype, Precision]:
 
 
 def convolution(p: Parameters, machine: Machine) -> SimulatedRun:
-    """A convolution of square kernels, or one of its gradients, in NCHW or NHWC."""
+    """A convolution of square kernels, or one of its gradients, in NCHW or NHWC; fp32 is not
+    rounded to TF32."""
     batch, inputs, outputs = (p.integer(n) for n in ("batch", "in_channels", "out_channels"))
     height, width, side = (p.integer(n) for n in ("height", "width", "kernel"))
     stride, padding, dtype = p.integer("stride"), p.integer("padding"), p.choice("dtype", DTYPES)
@@ -126,7 +127,7 @@ def convolution(p: Parameters, machine: Machine) -> SimulatedRun:
         "direction",
         {"forward": None, "backward_input": (True, False), "backward_weight": (False, True)},
     )
-    with gpus(machine) as (gpu,):
+    with gpus(machine) as (gpu,), torch.backends.cudnn.flags(allow_tf32=False):
         form = torch.channels_last if nhwc else torch.contiguous_format
         x = torch.empty(batch, inputs, height, width, dtype=dtype, device=gpu)
         weight = torch.empty(outputs, inputs, side, side, dtype=dtype, device=gpu)

@@ -18,10 +18,11 @@ MATMUL_EFFICIENCY = 0.9535
 # fetches. 29.2 of 40.1 TFLOP/s on an RTX 4070 Ti (Yinghan-Li/YHs_Sample, issue 4), 0.94 on an A100.
 WIDE_PLAIN_EFFICIENCY = 0.78
 
-# What convolutions reach of a product's rate: they gather what they multiply, or transform it
-# first. Fitted on two published training steps on a V100 in fp32: ResNet-50 (363.7 images/s, batch
-# 128, MXNet), whose time is mostly that of direct convolutions and of memory, and VGG-16 (83.5 ms,
-# batch 16), where it is that of Winograd's algorithm.
+# What convolutions reach of a product's rate, as they gather what they multiply. Fitted on a
+# published training step on a V100 in fp32: ResNet-50 (363.7 images/s, batch 128, MXNet), whose time
+# is mostly that of direct convolutions and of memory. Of 746 direct ones of 3 ms and more on T4,
+# A100 and P100 (sitar-lab/NeuSight, 2024) it is right within 10 % in the median of each card; 108
+# on V100 are a third faster.
 CONVOLUTION_EFFICIENCY = 0.76
 
 # The same by tensor cores that do 1,024 FLOP in a cycle of a multiprocessor, half of an A100's, for
@@ -30,6 +31,12 @@ CONVOLUTION_EFFICIENCY = 0.76
 # of a product's rate, by tensor cores less (CUTLASS 2.4, profiler.md: 14.6 of 17.2 TFLOP/s, 125 of
 # 235).
 SMALL_TENSOR_CONVOLUTION_EFFICIENCY = 0.86
+
+# What the two forms of Winograd's algorithm reach: the multiplications of the fused one of a
+# product's rate, the transforms of the memory's. Fitted on convolutions in fp32 on V100 and T4 that
+# cuDNN 8.9 computed so in 1 ms and more (sitar-lab/NeuSight, 2024): 1,326 fused and 3,193 apart,
+# off by 5 to 13 % in the median. On A100 and P100 it leaves the latter a quarter too fast.
+WINOGRAD_FUSED, WINOGRAD_TRANSFORMING = 0.85, 0.45
 
 # Share of the peak that products reach on Kepler: see `product_rates`.
 KEPLER_PLAIN_EFFICIENCY = 2 / 3

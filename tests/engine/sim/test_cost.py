@@ -415,17 +415,29 @@ def test_depthwise_kernels_of_fp32_read_their_images_for_each_place_of_a_filter(
     assert images == pytest.approx([times + 1, times + 1, 2 * times], rel=1e-3)
 
 
-def test_winograd_multiplies_less_than_half_as_often():
-    y, weight = meta(16, 128, 28, 28), meta(128, 64, 3, 3)
+def test_winograds_forms_multiply_less_than_half_and_a_quarter_as_often():
+    y, weight = meta(16, 128, 32, 32), meta(128, 64, 3, 3)
     plain = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     work = winograd(y.shape, weight.shape, *plain)
-    assert work.tiles == 16 * 14 * 14
-    direct = 2 * 16 * 28 * 28 * 128 * 64 * 9
-    assert direct / work.flops == pytest.approx(36 / 16)
-    assert work.additions == work.tiles * (32 * 64 + 24 * 128)
-    assert work.of_images().flops == work.of_weights().flops == work.flops
+    direct = 2 * 16 * 32 * 32 * 128 * 64 * 9
+    assert direct / (work.blocks * work.block_flops) == pytest.approx(36 / 16)
+    for form in (work, work.of_images(), work.of_weights()):
+        m, n, k, batch, _ = form.product
+        assert direct / (2 * m * n * k * batch) == pytest.approx(144 / 36)
     assert winograd(y.shape, weight.shape, [2, 2], *plain[1:]) is None
     assert winograd(y.shape, (128, 64, 5, 5), *plain) is None
+
+
+def test_its_blocks_have_eight_by_sixteen_pixels_and_32_channels():
+    # Grids of cuDNN's `winograd_128x128_ldg1_ldg4_relu_tile148t_nt` on V100 (sitar-lab/NeuSight).
+    plain = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    for samples, inputs, outputs, side, blocks in (
+        (36, 1126, 131, 14, 180 * 2 * 1),
+        (47, 143, 18, 114, 47 * 15 * 8),
+        (1, 1074, 456, 5, 15 * 1 * 1),
+    ):
+        shapes = (samples, outputs, side, side), (outputs, inputs, 3, 3)
+        assert winograd(*shapes, *plain).blocks == blocks
 
 
 def test_winograd_is_for_what_ordinary_cores_multiply():

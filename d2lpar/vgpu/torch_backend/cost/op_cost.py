@@ -20,7 +20,7 @@ from ...sim.pricing.recurrent_cost import RecurrentCost, Steps
 from ...sim.pricing.tiles import Product, fetched_at_once
 from ...sim.pricing.winograd_convolution import Winograd, winograd
 from ..private import torch_attention, torch_operators, torch_recurrent, torch_settings
-from .batch_norm_cost import BATCH_NORMS
+from .image_norm_cost import IMAGE_NORMS
 from .moved_bytes import (
     Arguments,
     Packet,
@@ -118,8 +118,8 @@ def cost_of(
     if packet in BY_ROWS:  # before optimizers': one is called _fused_rms_norm
         return Cost(*BY_ROWS[packet](args, nbytes), dtype=dtype)
     nbytes += read_again(packet, args)
-    if packet in BATCH_NORMS:
-        return Cost(*BATCH_NORMS[packet](args, nbytes), dtype=dtype)
+    if packet in IMAGE_NORMS:
+        return Cost(*IMAGE_NORMS[packet](args, nbytes), dtype=dtype)
     if packet in _COPIED_INTO_ZEROS:
         nbytes = 2 * size_bytes(args[0])
     if packet in _COPIED_INTO_ZEROS | _SUMMED_INTO_ZEROS:
@@ -272,7 +272,7 @@ def _convolution(args: Arguments, y: torch.Tensor, flops: int) -> Kernel:
     """Every pixel is a row, every channel that comes out a column."""
     x, weight = args[:2]
     pixels, channels, depth = _kernel_places(x, y, weight, transposed=args[6])
-    other = winograd(y.shape, weight.shape, *args[3:9])
+    other = winograd(y.shape, weight.shape, *args[3:9], element_bytes=x.element_size())
     summed = depth * channels // y.shape[1]
     shape = (y.shape[1], pixels, _gathered(summed, weight))
     kernel = _of_images(x, [x, weight, y], [x, y], shape, args[8], flops, other)
@@ -311,7 +311,7 @@ def _convolution_backward(args: Arguments) -> list[Kernel]:
     groups, (wants_x, wants_weight, wants_bias) = args[9], args[10]
     pixels, channels, depth = _kernel_places(x, dy, weight, transposed=args[7])
     flops = 2 * pixels * depth * channels
-    other = winograd(dy.shape, weight.shape, *args[4:10])
+    other = winograd(dy.shape, weight.shape, *args[4:10], element_bytes=x.element_size())
     kernels = []
     if wants_x:
         shape = (x.shape[1], pixels, _gathered(depth * channels // x.shape[1], weight))

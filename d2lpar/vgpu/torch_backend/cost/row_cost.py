@@ -74,12 +74,13 @@ def _norm_again(tensors: list[torch.Tensor], shape: Sequence[int]) -> ReadAgain:
 
 def read_again(packet: Packet, args: Arguments) -> int:
     """Bytes of a second loop over what was read: batch norm needs means over the whole batch before
-    it can begin to use it, and gradients of a norm's weights are sums over all of its rows."""
+    it can begin to use it, group norm over a group, and gradients of a norm's weights are sums over
+    all of its rows."""
     if packet in WEIGHTS_WANTED:
         return read_for_weights(packet, args)
-    if packet is aten.native_batch_norm and args[5]:
+    if packet is aten.native_group_norm or (packet is aten.native_batch_norm and args[5]):
         return size_bytes(args[0])
-    if packet is aten.native_batch_norm_backward:
+    if packet in (aten.native_batch_norm_backward, aten.native_group_norm_backward):
         return size_bytes(args[0]) + size_bytes(args[1])
     return 0
 

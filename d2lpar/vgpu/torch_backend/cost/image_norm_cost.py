@@ -1,9 +1,10 @@
-"""What batch normalisation costs, by how its images lie.
+"""What norms of images cost: of batches and of groups, by how these lie.
 
-With channels first each channel has one block of 512 threads, which goes through its numbers twice
-(cuDNN's `bn_fw_tr_1C11` and `bn_bw_1C11`; PyTorch, aten/src/ATen/native/cuda/Normalization.cuh). So
-64 channels keep 64 multiprocessors busy, and these wait for memory most of the time: on a faster
-GPU they wait as long. With channels last blocks share rows of all channels, and traffic counts.
+In a batch whose channels are first, each of them has one block of 512 threads, which goes through
+its numbers twice (cuDNN's `bn_fw_tr_1C11` and `bn_bw_1C11`; PyTorch, aten/src/ATen/native/cuda/
+Normalization.cuh). So 64 channels keep 64 multiprocessors busy, and these wait for memory most of
+the time, with more bandwidth as long. Where channels are last, blocks share rows of all of them,
+and traffic counts.
 
 Measured on A100 and V100 (xwang233/code-snippet, 2021: batchnorm3d-channels-last, fp16, cuDNN 8.2;
 syncbn-channels-last, fp32, PyTorch 1.8): 2 channels of 22.5 million numbers take 12.5 ms forward on
@@ -29,7 +30,7 @@ THREADS = 512  # of a block
 _CUDNN_DTYPES = (torch.float16, torch.float32, torch.float64)
 
 
-def forward(args: Arguments, nbytes: int) -> list[Kernel]:
+def batch_norm(args: Arguments, nbytes: int) -> list[Kernel]:
     """Means and deviations, and then the images once more; evaluated, these only."""
     x, weight, training = args[0], args[1], args[5]
     if not training or _has_channels_last(x):
@@ -40,7 +41,7 @@ def forward(args: Arguments, nbytes: int) -> list[Kernel]:
     return [*stats(args, read), Kernel(0, nbytes - read)]
 
 
-def backward(args: Arguments, nbytes: int) -> list[Kernel]:
+def batch_norm_backward(args: Arguments, nbytes: int) -> list[Kernel]:
     """Sums of the gradient and of its products with the images, and then both once more."""
     dy, x, weight, training = args[0], args[1], args[2], args[7]
     if _has_channels_last(x):
@@ -53,18 +54,31 @@ def backward(args: Arguments, nbytes: int) -> list[Kernel]:
 
 def stats(args: Arguments, nbytes: int) -> list[Kernel]:
     """PyTorch's own means and deviations, by Welford's algorithm, number by number."""
-    return [_number_by_number(args[0], nbytes)]
+    x = args[0]
+    return [Kernel(0, nbytes) if _has_channels_last(x) else _one_by_one(nbytes, _of_channel(x))]
 
 
 def backward_sums(args: Arguments, nbytes: int) -> list[Kernel]:
     """PyTorch's own sums of gradients, and of their products with the images."""
-    return [_number_by_number(args[1], nbytes)]
+    return stats(args[1:], nbytes)
 
 
-def _number_by_number(x: torch.Tensor, nbytes: int) -> Kernel:
-    if _has_channels_last(x):
-        return Kernel(0, nbytes)
-    return _waiting(nbytes, ceil(_of_channel(x) / THREADS))
+def group_norm(args: Arguments, nbytes: int) -> list[Kernel]:
+    """As PyTorch's own batch norm; a block has a group of an image (group_norm_kernel.cu)."""
+    x, channels, places, groups = args[0], args[4], args[5], args[6]
+    read = size_bytes(x)
+    return [_one_by_one(read, channels // groups * places), Kernel(0, nbytes - read)]
+
+
+def group_norm_backward(args: Arguments, nbytes: int) -> list[Kernel]:
+    """Sums for each channel of an image, and then gradients and images once more."""
+    dy, x, places = args[0], args[1], args[7]
+    read = size_bytes(dy) + size_bytes(x)
+    return [_one_by_one(read, places), Kernel(0, nbytes - read)]
+
+
+def _one_by_one(nbytes: int, numbers: int) -> Kernel:
+    return _waiting(nbytes, ceil(numbers / THREADS))
 
 
 def _waiting(nbytes: int, reads: int) -> Kernel:
@@ -88,9 +102,11 @@ def _is_cudnn(x: torch.Tensor, weight: torch.Tensor | None) -> bool:
 
 
 # Kernels from an operation's arguments, and from its bytes with those that are read again.
-BATCH_NORMS: dict[Packet, Callable[[Arguments, int], list[Kernel]]] = {
-    aten.native_batch_norm: forward,
-    aten.native_batch_norm_backward: backward,
+IMAGE_NORMS: dict[Packet, Callable[[Arguments, int], list[Kernel]]] = {
+    aten.native_batch_norm: batch_norm,
+    aten.native_batch_norm_backward: batch_norm_backward,
     aten.batch_norm_stats: stats,
     aten.batch_norm_backward_reduce: backward_sums,
+    aten.native_group_norm: group_norm,
+    aten.native_group_norm_backward: group_norm_backward,
 }

@@ -314,6 +314,29 @@ def test_a_channel_that_is_first_keeps_one_block_which_more_bandwidth_does_not_h
         assert a.seconds(faster) < 0.5 * a.seconds(A100)
 
 
+def test_a_group_of_an_image_is_the_work_of_one_block_in_any_data_type():
+    def costs(images, groups, dtype):
+        x, channel = meta(images, 64, 64, 64, dtype=dtype), meta(64, dtype=dtype)
+        args = (x, channel, channel, images, 64, 64 * 64, groups, 1e-5)
+        outputs = aten.native_group_norm(*args)
+        forward = cost_of(aten.native_group_norm.default, args, {}, outputs)
+        args = (x, x, *outputs[1:], channel, images, 64, 64 * 64, groups, [True] * 3)
+        outputs = aten.native_group_norm_backward(*args)
+        backward = cost_of(aten.native_group_norm_backward.default, args, {}, outputs)
+        return forward, backward
+
+    for dtype in (torch.float16, torch.float32):
+        of_eight, backward = costs(32, 8, dtype)
+        of_one, _ = costs(32, 1, dtype)
+        passes = [
+            cost.bytes // (32 * 64 * 64 * 64 * dtype.itemsize) for cost in costs(32, 8, dtype)
+        ]
+        assert passes == [3, 5]
+        waiting = [cost.kernels[0].serial_reads for cost in (of_one, of_eight, backward)]
+        assert waiting == [512, 64, 8]  # 512 threads, number by number; sums are of channels
+        assert of_one.seconds(A100) > 2 * of_eight.seconds(A100)
+
+
 def test_what_the_cache_holds_is_not_waited_for_as_long():
     cached, _ = normed((1, 2, 512, 512), dtype=torch.float16)
     longer, _ = normed((64, 2, 512, 512), dtype=torch.float16)

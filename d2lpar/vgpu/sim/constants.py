@@ -20,9 +20,9 @@ WIDE_PLAIN_EFFICIENCY = 0.78
 
 # What convolutions reach of a product's rate, as they gather what they multiply. Fitted on a
 # published training step on a V100 in fp32: ResNet-50 (363.7 images/s, batch 128, MXNet), which is
-# mostly direct convolutions and memory traffic. For 746 direct ones of 3 ms and more on T4, A100 and
-# P100 it is right within 10 % in the median of each card (sitar-lab/NeuSight, 2024); 108 on V100
-# are a third faster.
+# mostly direct convolutions and memory traffic. Of 746 direct ones of 3 ms and more on T4, A100 and
+# P100 the median is right within 10 % on each card (sitar-lab/NeuSight, 2024); 108 on V100 are a
+# third faster.
 CONVOLUTION_EFFICIENCY = 0.76
 
 # The same by tensor cores that do 1,024 FLOP in a cycle of a multiprocessor, half of an A100's, for

@@ -426,16 +426,30 @@ def test_grouped_convolutions_are_bound_by_memory():
     assert cost.seconds(V100) == pytest.approx(traffic(kernel.bytes).seconds(V100))
 
 
-@pytest.mark.parametrize(("dtype", "times"), [(torch.float32, 9), (torch.float16, 1)])
-def test_depthwise_kernels_of_fp32_read_their_images_for_each_place_of_a_filter(dtype, times):
-    x, weight = meta(16, 64, 28, 28, dtype=dtype), meta(64, 1, 3, 3, dtype=dtype)
+@pytest.mark.parametrize(
+    ("dtype", "side", "last", "times"),
+    [
+        (torch.float32, 3, False, 9),
+        (torch.float16, 3, False, 1),
+        (torch.float16, 7, False, 49),
+        (torch.float16, 7, True, 1),
+        (torch.bfloat16, 3, False, 9),
+        (torch.bfloat16, 3, True, 1),
+    ],
+)
+def test_depthwise_kernels_of_pytorch_read_images_for_each_place_of_a_filter(
+    dtype, side, last, times
+):
+    """cuDNN's do not: those of half precision, with channels last or small filters of fp16."""
+    x = meta(16, 64, 28, 28, dtype=dtype, last=last)
+    weight = meta(64, 1, side, side, dtype=dtype)
     backward = torch.ops.aten.convolution_backward.default
-    plain = ([1, 1], [1, 1], [1, 1], False, [0, 0], 64, [True, True, False])
+    plain = ([1, 1], [side // 2] * 2, [1, 1], False, [0, 0], 64, [True, True, False])
     cost = cost_of(backward, (x, x, weight, None, *plain), {}, (x, weight, None))
-    kernels = [*convolved(x, weight, padding=1, groups=64).kernels, *cost.kernels]
+    kernels = [*convolved(x, weight, padding=side // 2, groups=64).kernels, *cost.kernels]
     image = x.numel() * x.element_size()
     images = [kernel.bytes / image for kernel in kernels]  # weights are small
-    assert images == pytest.approx([times + 1, times + 1, 2 * times], rel=1e-3)
+    assert images == pytest.approx([times + 1, times + 1, 2 * times], rel=1e-2)
 
 
 def test_winograds_forms_multiply_less_than_half_and_a_quarter_as_often():

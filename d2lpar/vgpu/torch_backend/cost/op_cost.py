@@ -372,9 +372,22 @@ def _of_images(
     as_it_lies = depthwise or _has_channels_last(x)
     transposed = 0 if as_it_lies else 2 * sum(map(size_bytes, images))
     nbytes, written = sum(map(size_bytes, moved)), size_bytes(moved[-1])
-    if depthwise and x.dtype == torch.float32:
+    if depthwise and not _has_cudnn_depthwise(x, moved):
         nbytes = max(nbytes, _read_by_each_place(moved[:-1], x, flops) + written)
     return Kernel(flops, nbytes, product, transposed, other, written)
+
+
+def _has_cudnn_depthwise(x: torch.Tensor, moved: list[torch.Tensor]) -> bool:
+    """Whether PyTorch has cuDNN's kernels for it, which read an image once: in half precision with
+    channels last, and in fp16 with filters of up to 5 × 5 (`use_cudnn_depthwise` in aten/src/ATen/
+    native/Convolution.cpp)."""
+    if x.dtype not in (torch.float16, torch.bfloat16) or x.dim() != 4:
+        return False
+    if _has_channels_last(x):
+        return True
+    filters = next(tensor.shape[2:] for tensor in moved if tensor.shape[1] == 1)
+    small = filters[0] == filters[1] and filters[0] in (1, 3, 5)
+    return x.dtype == torch.float16 and small and x.shape[3] >= 7 and x.shape[1] >= 32
 
 
 def _read_by_each_place(read: list[torch.Tensor], x: torch.Tensor, flops: int) -> int:

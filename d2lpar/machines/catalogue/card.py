@@ -24,8 +24,8 @@ def card(
     """An accelerator of so many TFLOP/s by data type, GB/s of memory, MiB of cache, watts.
 
     How much memory it has is in `capacities`. `memory_reached` is the share of `gb_per_s` that
-    copies within it were measured to reach. Raises ValueError for a figure that cannot be, with its
-    name, and KeyError for an accelerator whose capacity is missing.
+    copies within it, or elementwise kernels, reach as measured. Raises ValueError for a figure that
+    cannot be, with its name, and KeyError for an accelerator whose capacity is missing.
     """
     gib, reported = REPORTED[name]
     return Accelerator(

@@ -452,6 +452,16 @@ def test_depthwise_kernels_of_pytorch_read_images_for_each_place_of_a_filter(
     assert images == pytest.approx([times + 1, times + 1, 2 * times], rel=1e-2)
 
 
+def test_transposed_ones_have_several_filters_for_a_channel():
+    x = meta(2, 4, 9, 9, dtype=torch.float16)
+    weight = meta(4, 2, 3, 3, dtype=torch.float16)  # inputs, outputs of a group
+    args = (x, weight, None, [1, 1], [0, 0], [1, 1], True, [0, 0], 4)
+    y = aten.convolution(*args)
+    assert y.shape == (2, 8, 11, 11)
+    cost = cost_of(aten.convolution.default, args, {}, y)
+    assert cost.bytes >= 2 * (x.numel() + weight.numel() + y.numel())
+
+
 def test_winograds_forms_multiply_less_than_half_and_a_quarter_as_often():
     y, weight = meta(16, 128, 32, 32), meta(128, 64, 3, 3)
     plain = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)

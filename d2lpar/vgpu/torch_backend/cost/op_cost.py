@@ -372,12 +372,13 @@ def _of_images(
     as_it_lies = depthwise or _has_channels_last(x)
     transposed = 0 if as_it_lies else 2 * sum(map(size_bytes, images))
     nbytes, written = sum(map(size_bytes, moved)), size_bytes(moved[-1])
-    if depthwise and not _has_cudnn_depthwise(x, moved):
+    weight = next(tensor for tensor in moved if all(tensor is not image for image in images))
+    if depthwise and not _has_cudnn_depthwise(x, weight):
         nbytes = max(nbytes, _read_by_each_place(moved[:-1], x, flops) + written)
     return Kernel(flops, nbytes, product, transposed, other, written)
 
 
-def _has_cudnn_depthwise(x: torch.Tensor, moved: list[torch.Tensor]) -> bool:
+def _has_cudnn_depthwise(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether PyTorch has cuDNN's kernels for it, which read an image once: in half precision with
     channels last, and in fp16 with filters of up to 5 × 5 (`use_cudnn_depthwise` in aten/src/ATen/
     native/Convolution.cpp)."""
@@ -385,8 +386,8 @@ def _has_cudnn_depthwise(x: torch.Tensor, moved: list[torch.Tensor]) -> bool:
         return False
     if _has_channels_last(x):
         return True
-    filters = next(tensor.shape[2:] for tensor in moved if tensor.shape[1] == 1)
-    small = filters[0] == filters[1] and filters[0] in (1, 3, 5)
+    height, width = weight.shape[2:]
+    small = height == width and height in (1, 3, 5)
     return x.dtype == torch.float16 and small and x.shape[3] >= 7 and x.shape[1] >= 32
 
 

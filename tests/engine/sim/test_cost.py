@@ -314,6 +314,12 @@ def test_a_channel_that_is_first_keeps_one_block_which_more_bandwidth_does_not_h
         assert a.seconds(faster) < 0.5 * a.seconds(A100)
 
 
+def test_rows_of_numbers_have_their_channels_last():
+    rows, _ = normed((65536, 64))
+    images, _ = normed((64, 64, 32, 32), last=True)
+    assert rows.seconds(A100) == pytest.approx(images.seconds(A100), rel=1e-2)
+
+
 def test_a_group_of_an_image_is_the_work_of_one_block_in_any_data_type():
     def costs(images, groups, dtype):
         x, channel = meta(images, 64, 64, 64, dtype=dtype), meta(64, dtype=dtype)
@@ -384,6 +390,11 @@ def test_images_with_channels_last_need_no_transposing(sizes, form):
         (kernel,) = cost_of(aten.convolution.default, args, {}, aten.convolution(*args)).kernels
         found.append(kernel.transposed_bytes)
     assert found == [2 * 2 * x.numel() * 2, 0]
+
+
+def test_images_may_be_the_filters_too():
+    x = meta(64, 64, 7, 7)
+    assert convolved(x, x).bytes == pytest.approx(2 * x.numel() * 4, rel=0.05)  # y is small
 
 
 def test_its_backward_is_a_product_for_each_gradient():

@@ -90,7 +90,9 @@ def _of_channel(x: torch.Tensor) -> int:
 
 
 def _has_channels_last(x: torch.Tensor) -> bool:
-    return x.dim() > 2 and x.stride(1) == 1 and x.shape[1] > 1
+    """Rows of numbers have, too (`batch_norm_use_channels_last_kernels` in aten/src/ATen/native/
+    cuda/Normalization.cu); a channel that is alone lies either way, and has one block."""
+    return x.stride(1) == 1 and x.shape[1] > 1
 
 
 def _is_cudnn(x: torch.Tensor, weight: torch.Tensor | None) -> bool:

@@ -275,7 +275,7 @@ def _convolution(args: Arguments, y: torch.Tensor, flops: int) -> Kernel:
     other = winograd(y.shape, weight.shape, *args[3:9], element_bytes=x.element_size())
     summed = depth * channels // y.shape[1]
     shape = (y.shape[1], pixels, _gathered(summed, weight))
-    kernel = _of_images(x, [x, weight, y], [x, y], shape, args[8], flops, other)
+    kernel = _of_images([x, y], weight, y, shape, args[8], flops, other)
     return _as_it_lies(kernel, x) if _is_product(args, weight) else kernel
 
 
@@ -315,16 +315,12 @@ def _convolution_backward(args: Arguments) -> list[Kernel]:
     kernels = []
     if wants_x:
         shape = (x.shape[1], pixels, _gathered(depth * channels // x.shape[1], weight))
-        moved = [dy, weight, x]
-        kernels.append(
-            _of_images(x, moved, [dy, x], shape, groups, flops, other and other.of_images())
-        )
+        of_images = other and other.of_images()
+        kernels.append(_of_images([x, dy], weight, x, shape, groups, flops, of_images))
     if wants_weight:
         shape = (channels, _gathered(depth, weight), pixels)
-        moved = [x, dy, weight]
-        kernels.append(
-            _of_images(x, moved, [x, dy], shape, groups, flops, other and other.of_weights())
-        )
+        of_weights = other and other.of_weights()
+        kernels.append(_of_images([x, dy], weight, weight, shape, groups, flops, of_weights))
     if wants_bias:
         kernels.append(Kernel(0, size_bytes(dy)))
     return kernels
@@ -355,26 +351,25 @@ def _gathered(summed: int, weight: torch.Tensor) -> int:
 
 
 def _of_images(
-    x: torch.Tensor,
-    moved: list[torch.Tensor],
     images: list[torch.Tensor],
+    weight: torch.Tensor,
+    result: torch.Tensor,
     shape: tuple[int, int, int],
     groups: int,
     flops: int,
     other: Winograd | None,
 ) -> Kernel:
-    """Grouped convolutions have kernels of their own, of which it is known but what they move.
-
-    What is written is the last of what is `moved`.
-    """
+    """Of images that go in and come out, one of which, or the weight, is the `result`. Grouped
+    convolutions have kernels of their own, of which it is known but what they move."""
+    x = images[0]
     product = Product(*shape, 1) if groups == 1 else None
     depthwise = _is_depthwise(groups, images)
     as_it_lies = depthwise or _has_channels_last(x)
     transposed = 0 if as_it_lies else 2 * sum(map(size_bytes, images))
-    nbytes, written = sum(map(size_bytes, moved)), size_bytes(moved[-1])
-    weight = next(tensor for tensor in moved if all(tensor is not image for image in images))
+    nbytes, written = size_bytes(weight) + sum(map(size_bytes, images)), size_bytes(result)
     if depthwise and not _has_cudnn_depthwise(x, weight):
-        nbytes = max(nbytes, _read_by_each_place(moved[:-1], x, flops) + written)
+        read = 2 if result is weight else 1
+        nbytes = max(nbytes, _read_by_each_place(read, x, flops) + written)
     return Kernel(flops, nbytes, product, transposed, other, written)
 
 
@@ -391,15 +386,14 @@ def _has_cudnn_depthwise(x: torch.Tensor, weight: torch.Tensor) -> bool:
     return x.dtype == torch.float16 and small and x.shape[3] >= 7 and x.shape[1] >= 32
 
 
-def _read_by_each_place(read: list[torch.Tensor], x: torch.Tensor, flops: int) -> int:
-    """Bytes that depthwise kernels read: in fp32 each place of a filter reads its images again.
+def _read_by_each_place(images: int, x: torch.Tensor, flops: int) -> int:
+    """Bytes that depthwise kernels read, where each place of a filter reads its images again.
 
     PyTorch's gradient of the weights has a block for each place of each filter
     (https://github.com/pytorch/pytorch, aten/src/ATen/native/cuda/DepthwiseConv2d.cu), cuDNN's
     kernels are no better: a step of ConvNeXt-L takes 0.84 s on H100 where all else needs 0.30 s
     (mila-iqia/milabench, 2025), and EfficientNet-B0 13 ms more on V100 (facebookresearch/pycls).
     """
-    images = sum(tensor.shape[0] == x.shape[0] and tensor.shape[1] > 1 for tensor in read)
     return flops // 2 * x.element_size() * images
 
 

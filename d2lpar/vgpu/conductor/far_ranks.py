@@ -280,11 +280,13 @@ class ProcessRank(Rank):
                 self.device = self.devices[number % len(self.devices)]
 
     def _take(self, done: Sequence[int]) -> None:
-        """Take the values of calls that are over."""
+        """Take the values of calls that are over; again, if a handler of a signal came between."""
         for number in done:
-            _, taken = self._open.pop(number)
-            with torch.no_grad():
-                self._blocks.take(taken)
+            if (found := self._open.get(number)) is not None:
+                with torch.no_grad():
+                    self._blocks.take(found[1])
+                if self._open.pop(number, None) is not None:
+                    self._blocks.free(found[1])
 
     def wait(
         self,

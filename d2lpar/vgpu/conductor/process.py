@@ -219,7 +219,8 @@ def come(place: Place) -> Conducted:
     """Call at the door of a run, as a process that a program of it has started."""
     connection: Any = Client(place.told.door)
     connection.send((os.getpid(), os.getppid(), starting.start_s()))
-    return Conducted(Wire(connection), replace(place, name=connection.recv()), None)
+    place = replace(place, name=connection.recv())
+    return Conducted(Wire(connection), place, None)
 
 
 def come_as_fork(told: Told) -> None:

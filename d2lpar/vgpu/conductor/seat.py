@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshal
 import pickle
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -162,6 +162,7 @@ class Seat:
             HOST_THREAD: rank.host_thread,
             SEAT: self,
         }
+        self._begun: Iterator[tuple] = iter(())  # what came together and is yet to be carried out
         self._open: dict[int, Exchange] = {}  # whose values the process has yet to take
         self._blocks = FarBlocks()
         self._stores: list[RankStore] = []
@@ -199,14 +200,16 @@ class Seat:
 
     def _carry_out_all(self) -> None:
         lock = self._world.rt.host_threads.lock
-        while (calls := self._received()) is not None:
-            for call in calls:
+        while (calls := self._received(rests=True)) is not None:
+            self._begun = iter(calls)
+            for call in self._begun:
                 with lock:  # of the clock; who waits for a turn gives it up
                     self._carry_out(call)
 
     def _refuse_all(self) -> None:
-        """Let a process know that all is over, whenever it asks something."""
-        while (calls := self._received()) is not None:
+        """Let a process know that all is over, whenever it asks; what it prints is printed."""
+        calls: Iterable[tuple] | None = self._begun
+        while calls is not None:
             for kind, *call in calls:
                 if kind in (ASK, READ):
                     target, name, args, _, number = call
@@ -218,9 +221,10 @@ class Seat:
                     self.say(*call[2])
                 elif kind == NUDGE:
                     self._answer(NUDGE, True, None)
+            calls = self._received()
 
-    def _received(self) -> list[tuple] | None:
-        while self._world.size > 1 and not self._has_come(LOOKS_S):
+    def _received(self, *, rests: bool = False) -> list[tuple] | None:
+        while rests and self._world.size > 1 and not self._has_come(LOOKS_S):
             if self._idleness.lasts():
                 self.rest()
         try:

@@ -80,9 +80,12 @@ class OwnBlocks:
         return Parcel(file, size, parts), Taken(block, file, size, moves)
 
     def take(self, taken: Taken) -> None:
-        """Copy what a call has taken from its block, which is free then."""
+        """Copy what a call has taken from its block."""
         for values, piece in taken.moves:
             values.copy_(_in(taken.block, piece))
+
+    def free(self, taken: Taken) -> None:
+        """Let another call have the block of one that has taken all."""
         if taken.block is not None and taken.file is not None:
             self._free[taken.size].append((taken.file, taken.block))
 

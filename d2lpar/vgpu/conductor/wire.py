@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import marshal
 import pickle
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-RECEIVE = Connection.recv_bytes  # before a process lets others go on while its program receives
+from .messages import Messages, PipeMessages, framed
+
 BATCH = 64  # calls that are sent together
 POST, MAKE, ASK, READ, WRITE, DROP, NUDGE = range(7)
 CLOCK, HOST_THREAD, SEAT = range(3)  # the numbers of what is there from the start
@@ -40,14 +42,16 @@ class FarObject:
 
 
 class Wire:
-    """The rank's end. `on_answer(done)` is called with what each answer brings besides.
+    """The rank's end, and nobody else reads from the connection any more. `on_answer(done)` is
+    called with what each answer brings besides; after a handler of a signal, maybe twice.
 
     Several threads may ask: one of those that wait reads for all. A handler of a signal may ask
     while its thread waits, and reads what that waits for; a nudge wakes it then.
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        whole = Messages if hasattr(select, "poll") else PipeMessages
+        self._messages = whole(connection)
         self._calls: list[tuple] = []
         self._numbers = FIRST_FREE
         self._is_cut = False
@@ -105,17 +109,23 @@ class Wire:
     def flush(self) -> None:
         """Send what has been posted."""
         with self._lock:
-            calls = self._calls[:]
-            del self._calls[: len(calls)]  # others may have added to it meanwhile
-            if calls and not self._is_cut:
-                self._connection.send_bytes(marshal.dumps(calls))
+            if self._is_cut:
+                self._calls = []
+                return
+            while calls := self._calls:
+                number = len(calls)
+                frame = framed(marshal.dumps(calls[:number]))
+                if calls is self._calls:  # no call until both is done: no handler comes between
+                    self._messages.leaving += frame
+                    self._calls = calls[number:]  # what has been added meanwhile
+            self._messages.write(reads=self._reader in (None, threading.get_ident()))
 
     def cut(self) -> None:
         """Send nothing more: this process was forked, and the wire is its parent's."""
         self._calls = []
         self._begin()
         self._is_cut = True
-        self._connection.close()  # or the parent's end would go unnoticed
+        self._messages.close()  # or the parent's end would go unnoticed
 
     @property
     def is_cut(self) -> bool:
@@ -125,7 +135,7 @@ class Wire:
     def close(self) -> None:
         """Send what has been posted, and end."""
         self.flush()
-        self._connection.close()
+        self._messages.close()
 
     def _send(self, call: tuple) -> None:
         if self.before_each is not None:
@@ -177,7 +187,8 @@ class Wire:
             self._note_thread(threading.get_ident())
             number = self.next_number()
             self._answers[number] = None
-            self._calls.append((*question, number))
+            call = (*question, number)
+            self._calls.append(call)
             self.flush()
             return number
 
@@ -196,21 +207,29 @@ class Wire:
     def _received(self, number: int) -> tuple[bool | None, Any] | None:
         """An answer, if it has come; else read the next, or wait for who does."""
         me = threading.get_ident()
-        with self._arrived:
-            while self._answers[number] is None and self._reader not in (None, me):
-                self._arrived.wait()
-            if self._answers[number] is not None:
-                return self._answers[number]
-            before, self._reader = self._reader, me
-        try:
-            came, is_value, value, done = pickle.loads(RECEIVE(self._connection))
+        before = me if self._reader == me else None
+        came: int | None = None
+
+        def use(message: bytearray) -> None:
+            nonlocal came
+            came, is_value, value, done = pickle.loads(message)
             with self._lock:
                 if came in self._answers:
                     self._answers[came] = is_value, value
                 self.on_answer(done)
+
+        try:
+            with self._arrived:
+                while self._answers[number] is None and self._reader not in (None, me):
+                    self._arrived.wait()
+                if self._answers[number] is not None:
+                    return self._answers[number]
+                self._reader = me
+            self._messages.receive(use)
         finally:
             with self._arrived:
-                self._reader = before
+                if self._reader == me:
+                    self._reader = before
                 self._arrived.notify_all()
         if before == me and came != NUDGE:
             self._calls.append((NUDGE,))

@@ -212,6 +212,36 @@ def test_a_thread_of_a_rank_has_its_group_and_its_devices(tmp_path):
     assert sorted(found.lines) == ["0 0 [3.0, 3.0]", "1 1 [3.0, 3.0]"]
 
 
+LAST_WORDS = (
+    BEGIN
+    + """
+import sys, threading
+from d2lpar.vgpu.conductor import starting, wire
+dist.all_reduce(torch.zeros(2, device="cuda"))
+torch.cuda.synchronize()
+begun = os.times().elapsed
+while os.times().elapsed < begun + 1.0 + 0.3 * rank:  # by the clock on the wall
+    if sys.argv[1] == "rests" or rank == 0:
+        threading.Event().wait(0.01)
+if rank == 0:
+    sys.exit(7)
+if sys.argv[1] == "asks":  # and what a handler raises comes before that is sent
+    mine = starting.current().wire
+    question = (wire.ASK, wire.SEAT, "pause", ("a turn",), None, mine.next_number())
+    mine._calls.append(question)
+print("last words")
+"""
+)
+
+
+@pytest.mark.parametrize("how", ["rests", "works", "asks"])
+def test_what_a_rank_prints_after_another_has_failed_is_seen(tmp_path, how):
+    found = _run(tmp_path, LAST_WORDS, how)
+    assert found.status == 7
+    assert found.lines == ["last words"]
+    assert "Ended" not in found.err
+
+
 CHILDREN = """
 import multiprocessing as mp, os, subprocess, sys
 import torch, torch.distributed as dist

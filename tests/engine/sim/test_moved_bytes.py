@@ -252,3 +252,76 @@ def test_a_mask_in_the_cache_is_read_once():
 def test_a_bias_is_read_once_however_many_rows_there_are():
     rows = seconds_of("2x-v100-textbook", (10**6, 1024), (1024,))
     assert rows == pytest.approx(seconds_of("2x-v100-textbook", (10**6, 1024), ()), rel=1e-4)
+
+
+SIDE, SIDE_OF_VALUES = 8192, 8
+
+WRITTEN_OUT = {  # an operation of torch's, and what its kernels do one after another
+    "logsumexp": (
+        lambda x, y, mask: x.logsumexp(1),
+        lambda x, y, mask: (x - x.amax(1, keepdim=True)).exp_().sum(1),
+    ),
+    "masked_fill": (
+        lambda x, y, mask: x.masked_fill(mask, 0.0),
+        lambda x, y, mask: x.clone().masked_fill_(mask, 0.0),
+    ),
+    "pad": (
+        lambda x, y, mask: F.pad(x, (1, 0)),
+        lambda x, y, mask: x.new_full((SIDE, SIDE + 1), 0.0)[:, 1:].copy_(x),
+    ),
+    "mse_loss": (
+        lambda x, y, mask: F.mse_loss(x, y),
+        lambda x, y, mask: F.mse_loss(x, y, reduction="none").mean(),
+    ),
+    "binary_cross_entropy": (
+        lambda x, y, mask: F.binary_cross_entropy(x, y),
+        lambda x, y, mask: F.binary_cross_entropy(x, y, reduction="none").mean(),
+    ),
+    "binary_cross_entropy_with_logits": (
+        lambda x, y, mask: F.binary_cross_entropy_with_logits(x, y),
+        lambda x, y, mask: torch.ones_like(y).sub_(y).mul_(x).sub_(F.logsigmoid(x)).mean(),
+    ),
+}
+
+
+def busy_s(call):
+    """Simulated seconds of kernels of `call(x, y, mask)` on a device."""
+    with par.simulate("1x-h100-nvswitch", with_values=False) as (gpu, *_):
+        x, y = torch.empty(2, SIDE, SIDE, device=gpu)
+        mask = torch.empty(SIDE, SIDE, device=gpu, dtype=torch.bool)
+        with par.record() as timeline:
+            call(x, y, mask)
+    return sum(span.end_s - span.start_s for span in timeline.spans if span.kind == "compute")
+
+
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_an_operation_of_several_kernels_takes_what_these_take(name):
+    whole, parts = WRITTEN_OUT[name]
+    assert busy_s(whole) == pytest.approx(busy_s(parts), rel=0.03)
+
+
+def test_a_gradient_of_a_part_is_copied_into_zeros():
+    def slice_of_gradient(x, y, mask):
+        torch.ops.aten.slice_backward(x[:, 1:], x.shape, 1, 1, SIDE, 1)
+
+    def zeros(x, y, mask):
+        torch.zeros_like(x)[:, 1:].copy_(x[:, 1:])
+
+    assert busy_s(slice_of_gradient) == pytest.approx(busy_s(zeros), rel=1e-6)
+
+
+def test_what_meets_in_memory_takes_memory():
+    with par.simulate("1x-h100-nvswitch", with_values=False) as (gpu, *_):
+        x = torch.empty(SIDE, SIDE, device=gpu)
+        torch.vgpu.reset_peak_memory_stats(gpu)
+        x.logsumexp(1)
+        assert torch.vgpu.max_memory_allocated(gpu) >= 2 * SIDE**2 * 4
+
+
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_an_operation_of_several_kernels_computes_what_the_cpu_does(name):
+    x, y = torch.rand(2, SIDE_OF_VALUES, SIDE_OF_VALUES)
+    mask = x > 0.5
+    with par.simulate("1x-h100-nvswitch", with_values=True) as (gpu, *_):
+        found = WRITTEN_OUT[name][0](x.to(gpu), y.to(gpu), mask.to(gpu)).cpu()
+    assert torch.equal(found, WRITTEN_OUT[name][0](x, y, mask))

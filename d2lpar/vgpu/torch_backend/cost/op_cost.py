@@ -43,10 +43,6 @@ _ATTENTION = {
     torch_attention.cudnn_attention_backward: (CUDNN, True),
 }
 _SEQUENCES = {torch_recurrent.forward, torch_recurrent.backward}
-# Gradients that are filled with zeros first, and summed or, those of a part, copied into these
-# (PyTorch, aten/src/ATen/native: cuda/DilatedMaxPool2d.cu, TensorShape.cpp).
-_SUMMED_INTO_ZEROS = {aten.max_pool2d_with_indices_backward}
-_COPIED_INTO_ZEROS = {aten.slice_backward, aten.select_backward, aten.diagonal_backward}
 FEWEST_CHANNELS = 32
 _ADDED_TO = {aten.addmm: aten.mm, aten.baddbmm: aten.bmm}  # products that something is added to
 
@@ -120,9 +116,9 @@ def cost_of(
     nbytes += read_again(packet, args)
     if packet in IMAGE_NORMS:
         return Cost(*IMAGE_NORMS[packet](args, nbytes), dtype=dtype)
-    if packet in _COPIED_INTO_ZEROS:
-        nbytes = 2 * size_bytes(args[0])
-    if packet in _COPIED_INTO_ZEROS | _SUMMED_INTO_ZEROS:
+    if (
+        packet is aten.max_pool2d_with_indices_backward
+    ):  # it adds to zeros: cuda/DilatedMaxPool2d.cu
         zeros = Kernel(0, sum(map(size_bytes, tensors_in([outputs]))))
         return Cost(zeros, Kernel(0, nbytes), dtype=dtype)
     if torch_operators.schema_of(func).name.startswith(_MANY):

@@ -30,7 +30,8 @@ WARP, WARPS = 32, 4  # threads of a warp, and warps of a block that has a warp f
 FETCHED_BYTES = 16  # by one instruction
 SHARED_BYTES = 48 * 1024  # that a block has without asking for more
 UNSORTED_WORDS, WORDS_READS = 3072, 4
-NO_REDUCTION, LABELS_OF_THREAD = 0, 16
+NO_REDUCTION, MEAN = 0, 1
+LABELS_OF_THREAD = 16
 LOSS_THREADS = 1024  # at most, of the block that adds up a batch's losses; 32 in PyTorch of 2024
 _COLUMNS = 32  # of a block that sums the gradients of weights: GammaBetaBackwardCUDAKernel
 # The number of the argument that says which gradients are wanted, the input's first.
@@ -133,6 +134,32 @@ def _turns(labels: torch.Tensor, reduction: int) -> int:
     return math.ceil(labels.numel() / min(max(threads, WARP), LOSS_THREADS))
 
 
+# --- losses by elements ---------------------------------------------------------------------------
+
+
+def _element_loss(reduction_at: int) -> KernelsOf:
+    """The loss of each element, and then their mean or sum (PyTorch, aten/src/ATen/native:
+    Loss.cpp, cuda/Loss.cu)."""
+
+    def kernels(args: Arguments, nbytes: int) -> list[Kernel]:
+        if _reduction(args, reduction_at) == NO_REDUCTION:
+            return [Kernel(0, nbytes)]
+        losses = max(map(size_bytes, args[:2]))
+        return [Kernel(0, nbytes + losses), Kernel(0, losses)]
+
+    return kernels
+
+
+def _cross_entropy_backward(args: Arguments, nbytes: int) -> list[Kernel]:
+    """The gradient of each element's, which is divided then if it is of their mean."""
+    divided = Kernel(0, 2 * size_bytes(args[1]))
+    return [Kernel(0, nbytes), *([divided] if _reduction(args, 4) == MEAN else [])]
+
+
+def _reduction(args: Arguments, number: int) -> int:
+    return args[number] if len(args) > number else MEAN
+
+
 # --- the gradient of a table ----------------------------------------------------------------------
 
 
@@ -210,6 +237,9 @@ BY_ROWS: dict[Packet, KernelsOf] = {
     torch_operators.softmax_backward: _softmax_backward,
     torch_operators.log_softmax_backward: _log_softmax_backward,
     aten.nll_loss_forward: _loss,
+    **dict.fromkeys((aten.mse_loss, aten.smooth_l1_loss, aten.huber_loss), _element_loss(2)),
+    aten.binary_cross_entropy: _element_loss(3),
+    aten.binary_cross_entropy_backward: _cross_entropy_backward,
     aten.embedding_dense_backward: _table_backward,
     aten.nll_loss_backward: _loss_backward,
 }

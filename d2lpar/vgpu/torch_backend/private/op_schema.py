@@ -51,7 +51,6 @@ _FUSED = {
     *("aten::gather", "aten::masked_fill", "aten::tril", "aten::triu"),
     *("aten::arange", "aten::constant_pad_nd", "aten::mse_loss", "aten::mse_loss_backward"),
     *("aten::nll_loss_forward", "aten::nll_loss_backward"),
-    *("aten::slice_backward", "aten::select_backward"),
 }
 
 # They only reserve memory.
@@ -64,6 +63,16 @@ _OF_OTHERS = {
 
 
 _DROPOUT = ("dropout_p", "dropout")  # names of the argument
+
+# torch has one definition of them for all devices: kernels that meet in memory.
+_OF_SEVERAL = {
+    *("aten::masked_fill", "aten::masked_scatter", "aten::index_fill", "aten::index_put"),
+    *("aten::slice_backward", "aten::select_backward", "aten::diagonal_backward"),
+    *("aten::constant_pad_nd", "aten::block_diag", "aten::affine_grid_generator"),
+    *("aten::logsumexp", "aten::_safe_softmax", "aten::dist", "aten::_euclidean_dist"),
+    *("aten::binary_cross_entropy_with_logits", "aten::soft_margin_loss"),
+    *("aten::soft_margin_loss_backward", "aten::count_nonzero"),
+}
 
 # torch defines them by others where a device has no kernel of its own: CUDA has.
 _ONE_KERNEL = {"aten::_fused_rms_norm"}
@@ -141,7 +150,9 @@ def _takes_one_tensor(schema: torch.FunctionSchema) -> bool:
 def _definition(func: torch._ops.OpOverload, name: str) -> torch._C.DispatchKey | None:
     if func.overloadpacket in flop_registry or name in _ONE_KERNEL:
         return None
-    return torch_operators.ON_CUDA if name in _OF_OTHERS else torch_operators.definition_of(func)
+    if name in _OF_OTHERS:
+        return torch_operators.ON_CUDA
+    return torch_operators.definition_of(func, for_all_devices=name in _OF_SEVERAL)
 
 
 def strided_nested(operation: object) -> NotImplementedError:

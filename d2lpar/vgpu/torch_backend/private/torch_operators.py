@@ -46,24 +46,30 @@ def schema_of(func: torch._ops.OpOverload) -> torch.FunctionSchema:
 
 ON_CUDA = torch._C.DispatchKey.CUDA
 BY_OTHERS = torch._C.DispatchKey.CompositeImplicitAutograd
+_FOR_ALL_DEVICES = (
+    torch._C.DispatchKey.CompositeExplicitAutograd,
+    torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional,
+)
 _ON_CUDA_BY = re.compile(r"^CUDA: registered at (.*):\d+ ::", re.MULTILINE)
 _OF_TORCH = ("aten", "prims")
 _FOLDER = os.path.dirname(torch.__file__)
 _SOURCES_OF_C = (".cpp", ".cc", ".cxx", ".cu", ".h", ".hpp", ".cuh")
 
 
-def definition_of(func: torch._ops.OpOverload) -> torch._C.DispatchKey | None:
+def definition_of(
+    func: torch._ops.OpOverload, *, for_all_devices: bool
+) -> torch._C.DispatchKey | None:
     """The key of the kernel by which an operation is defined by others, if it is: it is whole here
-    without autograd only, or is of torch.distributed or a library, and one kernel for all devices;
-    or a program has written one in Python for CUDA.
+    without autograd only, or has one kernel `for_all_devices`, as it does if it is of
+    torch.distributed or a library; or a program has written one in Python for CUDA.
     """
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     if has(func.name(), "CUDA") and _is_programs(func):
         return ON_CUDA
     if has(func.name(), "CompositeImplicitAutograd"):
         return BY_OTHERS
-    if func.namespace not in _OF_TORCH and has(func.name(), "CompositeExplicitAutograd"):
-        return torch._C.DispatchKey.CompositeExplicitAutograd
+    if for_all_devices or func.namespace not in _OF_TORCH:
+        return next((key for key in _FOR_ALL_DEVICES if has(func.name(), key.name)), None)
     return None
 
 

@@ -12,6 +12,7 @@ from functorch.compile import make_boxed_func
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._inductor import config
 from torch._inductor.decomposition import select_decomp_table
 from torch.nn import functional as F
 
@@ -124,6 +125,43 @@ def test_two_calls_are_not_merged_nor_eager_work_with_them(gpu):
     x = torch.ones(N, device=gpu)
     chain = torch.compile(lambda x: x.sin() + 1)
     assert len(kernels(lambda: chain(chain(x)) + 1)) == 3
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"mode": "max-autotune-no-cudagraphs"}, {"options": {"coordinate_descent_tuning": True}}],
+)
+def test_a_product_of_a_vector_is_a_loop_where_loops_are_tuned(gpu, how):
+    x, w = torch.ones(1, 64, device=gpu), torch.ones(64, 4096, device=gpu)
+
+    def gated(x):
+        return (x @ w).relu() * 2
+
+    (kernel,) = kernels(lambda: torch.compile(gated, **how)(x))
+    assert kernel.name == "fused_mm_relu_mul"
+    assert kernel.bytes == 4 * (64 + 64 * 4096 + 4096)
+    assert len(kernels(lambda: torch.compile(gated)(x))) == 2
+    several = torch.ones(2, 64, device=gpu)
+    assert len(kernels(lambda: torch.compile(gated, **how)(several))) == 2
+
+
+def test_a_program_may_have_all_loops_tuned(gpu):
+    x, w = torch.ones(8, 1, 64, device=gpu), torch.ones(8, 64, 128, device=gpu)
+    with config.patch(coordinate_descent_tuning=True):
+        (kernel,) = kernels(lambda: torch.compile(lambda x: (x @ w).relu())(x))
+    assert kernel.name == "fused_bmm_relu"
+
+
+def test_a_convolutions_biases_are_added_by_the_next_kernel(gpu):
+    net = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()).to(gpu)
+    bare = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.ReLU()).to(gpu)
+    x = torch.ones(8, 64, 32, 32, device=gpu)
+
+    def spans_s(net):
+        with torch.no_grad():
+            return [span.end_s - span.start_s for span in kernels(lambda: torch.compile(net)(x))]
+
+    assert spans_s(net) == pytest.approx(spans_s(bare))
 
 
 def host_s(work):

@@ -256,6 +256,12 @@ def test_a_bias_is_read_once_however_many_rows_there_are():
 
 SIDE, SIDE_OF_VALUES = 8192, 8
 
+
+def conv(x, biases=None, groups=1):
+    x = x.view(-1, 64, 64, 64)
+    return F.conv2d(x, x.new_empty(64, 64 // groups, 3, 3), biases, padding=1, groups=groups)
+
+
 WRITTEN_OUT = {  # an operation of torch's, and what its kernels do one after another
     "logsumexp": (
         lambda x, y, mask: x.logsumexp(1),
@@ -268,6 +274,10 @@ WRITTEN_OUT = {  # an operation of torch's, and what its kernels do one after an
     "pad": (
         lambda x, y, mask: F.pad(x, (1, 0)),
         lambda x, y, mask: x.new_full((SIDE, SIDE + 1), 0.0)[:, 1:].copy_(x),
+    ),
+    "convolution": (
+        lambda x, y, mask: conv(x, y[0, :64]),
+        lambda x, y, mask: conv(x).add_(y[0, :64].view(64, 1, 1)),
     ),
     "mse_loss": (
         lambda x, y, mask: F.mse_loss(x, y),
@@ -318,7 +328,14 @@ def test_what_meets_in_memory_takes_memory():
         assert torch.vgpu.max_memory_allocated(gpu) >= 2 * SIDE**2 * 4
 
 
-@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_depthwise_kernels_of_pytorch_add_biases_themselves():
+    with_biases, without = (
+        busy_s(lambda x, y, mask, n=n: conv(x, y[0, :n] if n else None, 64)) for n in (64, 0)
+    )
+    assert with_biases == pytest.approx(without, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", [name for name in WRITTEN_OUT if name != "convolution"])
 def test_an_operation_of_several_kernels_computes_what_the_cpu_does(name):
     x, y = torch.rand(2, SIDE_OF_VALUES, SIDE_OF_VALUES)
     mask = x > 0.5

@@ -118,12 +118,14 @@ class Cost:
 
     def as_compiled(self) -> Cost:
         """The same work as Inductor lays out what it reads: images with their channels last, rows
-        of products padded to 16 bytes where that is quicker (its `pad_mm`)."""
-        if not self.convolves and not any(map(_is_narrow, self.kernels)):
+        of products padded to 16 bytes where that is quicker (its `pad_mm`). Biases of convolutions,
+        and their gradients, are part of kernels of its own."""
+        if self.convolves:
+            kernels = [_with_channels_last(kernel) for kernel in self.kernels if kernel.flops]
+            return Cost(*kernels, dtype=self.dtype, convolves=True)
+        if not any(map(_is_narrow, self.kernels)):
             return self
-        arrange = _with_channels_last if self.convolves else _padded
-        kernels = (arrange(kernel) for kernel in self.kernels)
-        return Cost(*kernels, dtype=self.dtype, convolves=self.convolves)
+        return Cost(*map(_padded, self.kernels), dtype=self.dtype)
 
     def engaged_s(self, accelerator: Accelerator, seconds: float) -> float:
         """For how long of its `seconds` the device has nothing left for other streams' kernels."""

@@ -33,15 +33,24 @@ from ..tensors.tensor import VirtualTensor
 from .fusion import FusedKernel, Read, elements
 
 REGION = "compiled region"  # in what is noted of nodes of autograd
+_PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.bmm}
 
 
 class Region:
-    """One call of compiled code, with `modules` to guard; `whole`: as a CUDA graph."""
+    """One call of compiled code, with `modules` to guard; `whole`: as a CUDA graph; `tuned`: its
+    loops are tuned, and products of vectors are loops."""
 
-    def __init__(self, *, whole: bool, modules: int = 0) -> None:
-        self.whole = whole
+    def __init__(self, *, whole: bool, tuned: bool, modules: int = 0) -> None:
+        self.whole, self.tuned = whole, tuned
         self._modules = modules
         self._begun = False
+
+    def sums(self, packet: torch._ops.OpOverloadPacket, args: Sequence[Any]) -> bool:
+        """Whether an operation is a product that Inductor writes as a sum of products, which is
+        fused with others (torch/_inductor/decomposition.py, `mm` and `bmm`)."""
+        if not self.tuned or packet not in _PRODUCTS:
+            return False
+        return bool(args[0].shape[-2] == 1 or args[1].shape[-1] == 1)
 
     def dispatch_s(self, host: Host, kernel_s: float) -> float:
         """Seconds to queue a kernel that takes `kernel_s` by itself; with the first, the call."""
@@ -98,7 +107,7 @@ class _Thread(threading.local):
         if forward is None:
             return None
         if self.backward is None or self.backward[:2] != (task, forward):
-            self.backward = (task, forward, Region(whole=forward.whole))
+            self.backward = (task, forward, Region(whole=forward.whole, tuned=forward.tuned))
         return self.backward[2]
 
 
@@ -136,15 +145,21 @@ def sources(tensors: Sequence[VirtualTensor]) -> tuple[Allocation, ...]:
 
 
 def run(
-    function: Callable[..., Any], args: tuple, kwargs: dict, *, whole: bool, modules: int = 0
+    function: Callable[..., Any],
+    args: tuple,
+    kwargs: dict,
+    *,
+    whole: bool = False,
+    tuned: bool = False,
+    modules: int = 0,
 ) -> Any:
-    """Call a function as a compiled one, of `modules`; within another such call it is a part."""
+    """Call a function as a compiled one (see `Region`); within another such call it is a part."""
     global _used
     _used = True
     if _here.region is not None:
         return function(*args, **kwargs)
     _let_go()
-    _here.region = region = Region(whole=whole, modules=modules)
+    _here.region = region = Region(whole=whole, tuned=tuned, modules=modules)
     start = torch_autograd.next_node_number()
     remembers = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)  # each call casts its weights

@@ -104,7 +104,8 @@ def cost_of(
         return Cost(*_convolution_backward(args), dtype=dtype, convolves=True)
     if packet in _CONVOLUTIONS:
         assert isinstance(outputs, torch.Tensor)
-        return Cost(_convolution(args, outputs, flops), dtype=dtype, convolves=True)
+        kernels = [_convolution(args, outputs, flops), *_added_biases(args, outputs)]
+        return Cost(*kernels, dtype=dtype, convolves=True)
     nbytes = moved_bytes(func, args, kwargs, outputs)
     if packet is aten.sort:
         assert isinstance(args[0], torch.Tensor)
@@ -273,6 +274,15 @@ def _convolution(args: Arguments, y: torch.Tensor, flops: int) -> Kernel:
     shape = (y.shape[1], pixels, _gathered(summed, weight))
     kernel = _of_images([x, y], weight, y, shape, args[8], flops, other)
     return _as_it_lies(kernel, x) if _is_product(args, weight) else kernel
+
+
+def _added_biases(args: Arguments, y: torch.Tensor) -> list[Kernel]:
+    """What adds them to the result of cuDNN's kernels, which do not (PyTorch, aten/src/ATen/native/
+    Convolution.cpp, `reshape_bias`); PyTorch's own depthwise kernels do."""
+    x, weight, biases = args[:3]
+    if biases is None or (_is_depthwise(args[8], [x, y]) and not _has_cudnn_depthwise(x, weight)):
+        return []
+    return [Kernel(0, 2 * size_bytes(y) + size_bytes(biases))]
 
 
 def _is_product(args: Arguments, weight: torch.Tensor) -> bool:

@@ -596,7 +596,8 @@ def _grown(tensor: VirtualTensor, values: torch.Tensor) -> Allocation:
 def _account(rt: Runtime, call: _OpCall, cost: Cost | None) -> None:
     """Put an operation on the clock; without a kernel (no cost) it takes but the host's time."""
     index, region = call.index, compiled.current()
-    if region is not None and (cost is None or call.plan.fuses):
+    plan = call.plan
+    if region is not None and (cost is None or plan.fuses or region.sums(plan.packet, call.args)):
         if cost is not None:
             call.order(rt)
             call.region = region

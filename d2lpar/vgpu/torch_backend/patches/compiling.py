@@ -24,6 +24,7 @@ from ..tensors.wrapper_tensors import wraps_virtual
 
 # What makes Inductor use CUDA graphs.
 GRAPHED = ("reduce-overhead", "max-autotune")
+TUNED = ("max-autotune", "max-autotune-no-cudagraphs")
 
 NOT_CALLED = (
     "torch.compile(backend={backend}) traces nothing that is on virtual GPUs, so the backend is "
@@ -61,20 +62,21 @@ def replace_compile() -> None:
         _hide_from_dynamo()
         make = functools.cache(functools.partial(torch_compile, model, **options))
         if inspect.isroutine(model) and not options:
-            return _choosing(model, make, whole=False)
+            return _choosing(model, make)
         made: Any = make()
         backend = options.get("backend", "inductor")
         if options.get("disable"):
             return made
         if backend != "inductor":
             return _choosing_as_it_is(model, made, backend)
-        whole = options.get("mode") in GRAPHED or bool(
-            (options.get("options") or {}).get("triton.cudagraphs")
-        )
+        mode, chosen = options.get("mode"), options.get("options") or {}
+        whole = mode in GRAPHED or bool(chosen.get("triton.cudagraphs"))
+        tuned = mode in TUNED or bool(chosen.get("coordinate_descent_tuning"))
+        choosing = functools.partial(_choosing, whole=whole, tuned=tuned)
         if not isinstance(model, torch.nn.Module):
-            return _choosing(model, make, whole=whole)
+            return choosing(model, make)
         traced = made.forward
-        made.forward = _choosing(model.__call__, lambda: traced, whole=whole, module=model)
+        made.forward = choosing(model.__call__, lambda: traced, module=model)
         return made
 
     FOR_GOOD.set(torch, "compile", compile)
@@ -97,7 +99,7 @@ def compile_modules() -> None:
         if not sizes[self] or not _works_on_virtual(self, args, kwargs):
             return call(self, *args, **kwargs)
         with torch_attention.flex_is_compiled():
-            return compiled.run(call, (self, *args), kwargs, whole=False, modules=sizes[self])
+            return compiled.run(call, (self, *args), kwargs, modules=sizes[self])
 
     FOR_GOOD.set(torch.nn.Module, "__call__", called)
 
@@ -124,7 +126,8 @@ def _choosing(
     function: Callable[..., Any],
     make: Callable[[], Callable[..., Any]],
     *,
-    whole: bool,
+    whole: bool = False,
+    tuned: bool = False,
     module: torch.nn.Module | None = None,
 ) -> Callable[..., Any]:
     """What torch makes of a function, but for what works on virtual devices.
@@ -138,7 +141,10 @@ def _choosing(
     def call(*args: Any, **kwargs: Any) -> Any:
         if _works_on_virtual(module, args, kwargs):
             with torch_attention.flex_is_compiled():
-                return compiled.run(function, args, kwargs, whole=whole, modules=modules)
+                tunes = tuned or torch_modules.tunes_loops()
+                return compiled.run(
+                    function, args, kwargs, whole=whole, tuned=tunes, modules=modules
+                )
         return (function if _is_renamed() else make())(*args, **kwargs)
 
     return call

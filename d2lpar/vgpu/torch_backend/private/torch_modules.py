@@ -24,6 +24,12 @@ COMM_PRIMITIVES = (
 )
 
 
+def tunes_loops() -> bool:
+    """Whether a program has told Inductor to tune all loops that it writes."""
+    config = sys.modules.get("torch._inductor.config")
+    return config is not None and bool(config.coordinate_descent_tuning)
+
+
 INDUCTOR_DEVICES = "torch._inductor.codegen.common"  # imported with the first code
 
 

@@ -262,6 +262,10 @@ def conv(x, biases=None, groups=1):
     return F.conv2d(x, x.new_empty(64, 64 // groups, 3, 3), biases, padding=1, groups=groups)
 
 
+def drawn(chances):
+    return (chances / torch.empty_like(chances).exponential_()).argmax(1)
+
+
 WRITTEN_OUT = {  # an operation of torch's, and what its kernels do one after another
     "logsumexp": (
         lambda x, y, mask: x.logsumexp(1),
@@ -278,6 +282,10 @@ WRITTEN_OUT = {  # an operation of torch's, and what its kernels do one after an
     "convolution": (
         lambda x, y, mask: conv(x, y[0, :64]),
         lambda x, y, mask: conv(x).add_(y[0, :64].view(64, 1, 1)),
+    ),
+    "multinomial": (
+        lambda x, y, mask: x.multinomial(1),
+        lambda x, y, mask: (x.max(), x.min(), x.sum(1), drawn(x)),
     ),
     "mse_loss": (
         lambda x, y, mask: F.mse_loss(x, y),
@@ -335,10 +343,20 @@ def test_depthwise_kernels_of_pytorch_add_biases_themselves():
     assert with_biases == pytest.approx(without, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", [name for name in WRITTEN_OUT if name != "convolution"])
+@pytest.mark.parametrize("name", sorted({*WRITTEN_OUT} - {"convolution", "multinomial"}))
 def test_an_operation_of_several_kernels_computes_what_the_cpu_does(name):
     x, y = torch.rand(2, SIDE_OF_VALUES, SIDE_OF_VALUES)
     mask = x > 0.5
     with par.simulate("1x-h100-nvswitch", with_values=True) as (gpu, *_):
         found = WRITTEN_OUT[name][0](x.to(gpu), y.to(gpu), mask.to(gpu)).cpu()
     assert torch.equal(found, WRITTEN_OUT[name][0](x, y, mask))
+
+
+def test_the_buffer_of_log_sigmoid_is_of_the_cpu():
+    def forward_and_backward(gpu):
+        x = torch.empty(ROWS, requires_grad=True, device=gpu)
+        return lambda: F.logsigmoid(x).backward(x.detach())
+
+    kernels = moved(forward_and_backward)
+    assert kernels["log_sigmoid_forward"] == 2 * ROWS * 4
+    assert kernels["log_sigmoid_backward"] == 3 * ROWS * 4

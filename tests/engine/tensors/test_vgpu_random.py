@@ -76,3 +76,16 @@ def test_states_can_be_kept_and_set_where_other_tensors_are_fake(gpus):
     with FakeTensorMode():
         torch.vgpu.set_rng_state(state)
     assert torch.equal(torch.randn(3, device=gpus[0]), first)
+
+
+@pytest.mark.parametrize(
+    ("count", "replacement", "waits"), [(1, False, True), (1, True, True), (5, True, False)]
+)
+def test_the_host_looks_at_the_chances_before_it_draws(gpus, count, replacement, waits):
+    chances = torch.ones(4, 4096, device=gpus[0])
+    for _ in range(2):
+        torch.vgpu.synchronize(gpus[0])
+        event = torch.Event(device=gpus[0].type)
+        chances.multinomial(count, replacement)
+        event.record()
+    assert event.query() == waits

@@ -112,6 +112,8 @@ def cost_of(
         along = kwargs.get("dim", args[1] if len(args) > 1 else -1)
         assert isinstance(along, int)
         return Cost(*sorting(args[0], along))
+    if packet is aten.multinomial:
+        return Cost(*_drawing(args, nbytes))
     if packet in BY_ROWS:  # before optimizers': one is called _fused_rms_norm
         return Cost(*BY_ROWS[packet](args, nbytes), dtype=dtype)
     nbytes += read_again(packet, args)
@@ -139,6 +141,27 @@ def _arithmetic(tensors: Sequence[torch.Tensor]) -> tuple[str, int]:
     if found.is_complex:
         return str(found.to_real()).removeprefix("torch."), 4
     return str(found).removeprefix("torch."), 1
+
+
+# --- drawing by chance ----------------------------------------------------------------------------
+
+
+def looks_at_chances(args: Arguments) -> bool:
+    """Whether `torch.multinomial` lets the host see first whether the chances are any, as it does
+    unless it draws several with replacement (PyTorch, ATen/native/Distributions.cpp)."""
+    _, count, *replacement = args
+    return count == 1 or not any(replacement)
+
+
+def _drawing(args: Arguments, nbytes: int) -> list[Kernel]:
+    """The largest, the smallest and the sum of the chances, and what is asked of these; then the
+    largest of the quotients of chances and random numbers, or several."""
+    if not looks_at_chances(args):
+        return [Kernel(0, nbytes)]
+    assert isinstance(args[0], torch.Tensor)
+    chances, asked = size_bytes(args[0]), Kernel(0, args[0].element_size())
+    once = Kernel(0, chances)
+    return [once, asked, once, asked, asked, once, asked, once, Kernel(0, 3 * chances), once]
 
 
 # --- fused attention ------------------------------------------------------------------------------

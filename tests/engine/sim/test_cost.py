@@ -376,6 +376,14 @@ def test_of_few_channels_in_three_dimensions_tensor_cores_compute_as_with_more()
     assert seconds(4, torch.float32) < 0.3 * seconds(32, torch.float32)
 
 
+def test_compiled_code_leaves_biases_to_its_own_kernels_if_there_are_others():
+    main, biases = Kernel(10**9, 10**6), Kernel(0, 10**6)
+    compiled = Cost(main, biases, convolves=True).as_compiled()
+    assert len(compiled.kernels) == 1
+    assert compiled.flops == main.flops
+    assert Cost(biases, convolves=True).as_compiled().kernels == (biases,)
+
+
 @pytest.mark.parametrize(
     ("sizes", "form"), [((32, 32), torch.channels_last), ((16, 16, 16), torch.channels_last_3d)]
 )

@@ -334,6 +334,9 @@ def test_what_meets_in_memory_takes_memory():
         torch.vgpu.reset_peak_memory_stats(gpu)
         x.logsumexp(1)
         assert torch.vgpu.max_memory_allocated(gpu) >= 2 * SIDE**2 * 4
+        torch.vgpu.reset_peak_memory_stats(gpu)
+        F.huber_loss(x, x)
+        assert torch.vgpu.max_memory_allocated(gpu) >= 2 * SIDE**2 * 4
 
 
 def test_depthwise_kernels_of_pytorch_add_biases_themselves():

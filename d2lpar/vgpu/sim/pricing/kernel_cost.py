@@ -121,8 +121,8 @@ class Cost:
         of products padded to 16 bytes where that is quicker (its `pad_mm`). Biases of convolutions,
         and their gradients, are part of kernels of its own."""
         if self.convolves:
-            kernels = [_with_channels_last(kernel) for kernel in self.kernels if kernel.flops]
-            return Cost(*kernels, dtype=self.dtype, convolves=True)
+            kernels = [kernel for kernel in self.kernels if kernel.flops] or self.kernels
+            return Cost(*map(_with_channels_last, kernels), dtype=self.dtype, convolves=True)
         if not any(map(_is_narrow, self.kernels)):
             return self
         return Cost(*map(_padded, self.kernels), dtype=self.dtype)

@@ -119,9 +119,7 @@ def cost_of(
     nbytes += read_again(packet, args)
     if packet in IMAGE_NORMS:
         return Cost(*IMAGE_NORMS[packet](args, nbytes), dtype=dtype)
-    if (
-        packet is aten.max_pool2d_with_indices_backward
-    ):  # it adds to zeros: cuda/DilatedMaxPool2d.cu
+    if packet is aten.max_pool2d_with_indices_backward:  # adds to zeros: DilatedMaxPool2d.cu
         zeros = Kernel(0, sum(map(size_bytes, tensors_in([outputs]))))
         return Cost(zeros, Kernel(0, nbytes), dtype=dtype)
     if torch_operators.schema_of(func).name.startswith(_MANY):

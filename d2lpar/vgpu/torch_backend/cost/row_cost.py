@@ -137,27 +137,11 @@ def _turns(labels: torch.Tensor, reduction: int) -> int:
 # --- losses by elements ---------------------------------------------------------------------------
 
 
-def _element_loss(reduction_at: int) -> KernelsOf:
-    """The loss of each element, and then their mean or sum (PyTorch, aten/src/ATen/native:
-    Loss.cpp, cuda/Loss.cu)."""
-
-    def kernels(args: Arguments, nbytes: int) -> list[Kernel]:
-        if _reduction(args, reduction_at) == NO_REDUCTION:
-            return [Kernel(0, nbytes)]
-        losses = max(map(size_bytes, args[:2]))
-        return [Kernel(0, nbytes + losses), Kernel(0, losses)]
-
-    return kernels
-
-
 def _cross_entropy_backward(args: Arguments, nbytes: int) -> list[Kernel]:
-    """The gradient of each element's, which is divided then if it is of their mean."""
-    divided = Kernel(0, 2 * size_bytes(args[1]))
-    return [Kernel(0, nbytes), *([divided] if _reduction(args, 4) == MEAN else [])]
-
-
-def _reduction(args: Arguments, number: int) -> int:
-    return args[number] if len(args) > number else MEAN
+    """The gradient of each element's, which is divided then if it is of their mean (PyTorch,
+    aten/src/ATen/native/cuda/Loss.cu)."""
+    of_mean = len(args) < 5 or args[4] == MEAN
+    return [Kernel(0, nbytes), *([Kernel(0, 2 * size_bytes(args[1]))] if of_mean else [])]
 
 
 # --- the gradient of a table ----------------------------------------------------------------------
@@ -237,8 +221,6 @@ BY_ROWS: dict[Packet, KernelsOf] = {
     torch_operators.softmax_backward: _softmax_backward,
     torch_operators.log_softmax_backward: _log_softmax_backward,
     aten.nll_loss_forward: _loss,
-    **dict.fromkeys((aten.mse_loss, aten.smooth_l1_loss, aten.huber_loss), _element_loss(2)),
-    aten.binary_cross_entropy: _element_loss(3),
     aten.binary_cross_entropy_backward: _cross_entropy_backward,
     aten.embedding_dense_backward: _table_backward,
     aten.nll_loss_backward: _loss_backward,

@@ -30,7 +30,7 @@ from ..compiling.fusion import Read
 from ..cost import host_cost
 from ..cost.moved_bytes import partly_moved
 from ..cost.op_cost import cost_of, looks_at_chances, rounded
-from ..cost.row_cost import read_again
+from ..cost.row_cost import MEAN, NO_REDUCTION, read_again
 from ..machine.host_threads import HOST
 from ..machine.runtime import LAUNCH_BLOCKING, Runtime, current_runtime, has_ended
 from ..module.generators import sequence_of
@@ -60,13 +60,14 @@ CACHED_SIGNATURES = 20_000
 _INNER_CALLS = 6  # at least, from torch to where an operation is put in its order
 _EACH_VIRTUAL = repeat(VirtualTensor)
 _PLAIN = frozenset({int, type(None), torch.dtype, str})
+_LOSSES = (aten.mse_loss, aten.smooth_l1_loss, aten.huber_loss, aten.binary_cross_entropy)
 
 
 class Dispatcher:
     """Runs operations; keeps what it has learnt of their costs and shapes."""
 
     def __init__(self) -> None:
-        self._special = {
+        self._special: dict[torch._ops.OpOverload, Way] = {
             torch_operators.to_copy.default: lambda rt, args, kwargs: copies.to_copy(
                 args[0], **kwargs
             ),
@@ -91,6 +92,7 @@ class Dispatcher:
             torch_attention.encoder_layer: lambda rt, args, kwargs: encoder_layer(*args, **kwargs),
             torch_operators.pack_padded_sequence: self._pack,
             torch_operators.foreach_copy: self._copy_each,
+            **{loss.default: partial(self._reduce, loss.default) for loss in _LOSSES},
             # By "no", a transformer keeps its padding instead of making a nested tensor.
             torch_operators.is_mask_left_aligned: lambda rt, args, kwargs: False,
         }
@@ -196,6 +198,19 @@ class Dispatcher:
             return None
         func = torch_operators.foreach_copy
         return self._run(func, traits_of(func), rt, args, kwargs)
+
+    def _reduce(
+        self, func: torch._ops.OpOverload, rt: Runtime, args: tuple, kwargs: dict
+    ) -> object:
+        """A loss by elements is in memory before its mean or sum is taken (PyTorch, aten/src/ATen/
+        native: Loss.cpp, cuda/Loss.cu)."""
+        names = [argument.name for argument in torch_operators.schema_of(func).arguments]
+        given = dict(zip(names[2:], args[2:], strict=False))
+        reduction = given.get("reduction", MEAN)
+        if reduction == NO_REDUCTION:
+            return self._run(func, traits_of(func), rt, args, kwargs)
+        losses = func(*args[:2], **{**given, "reduction": NO_REDUCTION})
+        return losses.mean() if reduction == MEAN else losses.sum()
 
     def _compute(self, rt: Runtime, func: torch._ops.OpOverload, call: _OpCall) -> object:
         """Really compute; the cost is worked out once a signature."""

@@ -24,8 +24,8 @@ MARKS = tuple("✓✗○?⊘◐")  # what a verdict begins with
 OPENING, CLOSING = "([{", ")]}"
 FEW_LETTERS = 14
 WORD = re.compile("[A-Za-z]{2,}")
-# Of a sentence, and not of a name: two words, or one without any mark or digit.
-WORDS = re.compile(r"\b[A-Za-z]{2,} [A-Za-z]{2,}\b|^[a-z]{2,}$", re.ASCII)
+# Of a sentence, and not of a name or a unit: two words, or one without any mark or digit.
+WORDS = re.compile(r"\b[A-Za-z]{2,} [A-Za-z]{2,}\b|^(?![mn]s$)[a-z]{2,}$", re.ASCII)
 MOST_KNOWN = 10_000  # texts, and their parts
 REST = "…"  # what stands before or behind such a one
 

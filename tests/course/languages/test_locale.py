@@ -25,6 +25,7 @@ KNOWN = Messages(
         ", ": "，",
         ": ": "：",
         "rank {}, position {}": "第{0}个进程，位置{1}",
+        "time ({unit})": "时间（{unit}）",
     }
 )
 
@@ -52,6 +53,8 @@ KNOWN = Messages(
         ("{a}: {b}, {c}", "{a}：{b}，{c}"),  # a template by itself
         ("for others", "for others"),
         ("for the first", "因为第一个"),
+        ("time (ms)", "时间（ms）"),  # which is no word
+        ("time (flies)", "time (flies)"),
         ("Nothing that is known", "Nothing that is known"),
         ("2 ranks wait · the first", "2个进程在等待 · 第一个"),
         ("title\n  2 ranks wait\nend", "title\n  2个进程在等待\nend"),

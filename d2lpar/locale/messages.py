@@ -25,7 +25,7 @@ OPENING, CLOSING = "([{", ")]}"
 FEW_LETTERS = 14
 WORD = re.compile("[A-Za-z]{2,}")
 # Of a sentence, and not of a name or a unit: two words, or one without any mark or digit.
-WORDS = re.compile(r"\b[A-Za-z]{2,} [A-Za-z]{2,}\b|^(?![mn]s$)[a-z]{2,}$", re.ASCII)
+WORDS = re.compile(r"\b[A-Za-z]{2,} [a-z]{2,}\b|^(?![mn]s$)[a-z]{2,}$", re.ASCII)
 MOST_KNOWN = 10_000  # texts, and their parts
 REST = "…"  # what stands before or behind such a one
 

@@ -55,6 +55,7 @@ KNOWN = Messages(
         ("for the first", "因为第一个"),
         ("time (ms)", "时间（ms）"),  # which is no word
         ("time (flies)", "time (flies)"),
+        ("time (New York)", "时间（New York）"),
         ("Nothing that is known", "Nothing that is known"),
         ("2 ranks wait · the first", "2个进程在等待 · 第一个"),
         ("title\n  2 ranks wait\nend", "title\n  2个进程在等待\nend"),

@@ -92,7 +92,8 @@ def test_handlers_that_raise_or_ask_lose_nothing(wired, handler, text):
     assert wire.ask(0, "echo", ("last",)) == ("last",)
     assert stops > 10
     assert conductor.told == sorted(conductor.told)
-    assert set(conductor.told) == set(range(told))
+    # The last may be told although a handler came before it was counted.
+    assert set(range(told)) <= set(conductor.told) <= set(range(told + 1))
 
 
 def test_threads_share_a_wire(wired):

@@ -34,7 +34,7 @@ SOLUTIONS = runpy.run_path(str(ROOT / "notebooks" / "solutions" / "museum.py"))
 VISIT = (
     "from pathlib import Path; from d2lpar.command import museum; museum.Room.of(Path({!r})).run()"
 )
-LATE_S = 2.0
+LIMIT, PATIENCE = timedelta(seconds=2), timedelta(minutes=4)
 
 
 def cell(room, tag):
@@ -255,6 +255,12 @@ PROGRAMS = {
 }
 
 
+def meet(store, rank, where):
+    """Wait for the other rank for as long as a loaded machine may take."""
+    store.set(f"{where} {rank}", "here")
+    store.wait([f"{where} 0", f"{where} 1"], PATIENCE)
+
+
 def on_gloo(rank, folder):
     torch.set_num_threads(1)
     found = {}
@@ -262,8 +268,11 @@ def on_gloo(rank, folder):
         for kind in (broken, mended):
             name = f"{kind.__name__} {number}"
             store = dist.FileStore(f"{folder}/{name}", 2)
-            late = timedelta(seconds=LATE_S)
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=late)
+            # The other may still be in the last program, until its limit.
+            meet(store, rank, "before")
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=PATIENCE)
+            meet(store, rank, "connected")  # a program may end, and disconnect, at once
+            dist.distributed_c10d._set_pg_timeout(LIMIT)  # as set_timeout in a newer torch
             try:
                 found[name] = program(kind(number[:2]))
             except RuntimeError as error:

@@ -160,7 +160,7 @@ def test_validation_takes_memory_for_every_batch():
 def test_gpu_0_has_a_copy_for_every_rank():
     peaks = dict(numbers_in(line) for line in printed("07").splitlines())
     assert peaks[1] == peaks[2] == peaks[3] == 4  # MB, of 1000 x 1000 weights
-    assert peaks[0] == 5 * peaks[1]
+    assert peaks[0] == pytest.approx(5 * peaks[1], abs=1)  # the last block of a segment is larger
 
 
 @pytest.mark.parametrize(("number", "times"), [("08", None), ("09", 0.5)])

@@ -1,20 +1,19 @@
-"""Addresses for pieces of a device's memory, made up for snapshots: it has none here."""
+"""Addresses for segments of a device's memory, made up: it has none here."""
 
 from __future__ import annotations
 
 from bisect import insort
 from math import inf
 
-FIRST = 0x7F00_0000_0000  # of device 0; each device has 2**40 of its own
-OF_A_DEVICE = 1 << 40
+FIRST = 0x4000_0000_0000  # of device 0; each device has 2**42 of its own
+OF_A_DEVICE = 1 << 42
 
 
 class AddressSpace:
     """The addresses of one device. Each piece gets the lowest gap that is large enough."""
 
     def __init__(self, device: int) -> None:
-        self.first = FIRST + device * OF_A_DEVICE
-        self._gaps: list[tuple[int, float]] = [(self.first, inf)]
+        self._gaps: list[tuple[int, float]] = [(FIRST + device * OF_A_DEVICE, inf)]
 
     def place(self, size: int) -> int:
         """The address of a new piece."""
@@ -34,8 +33,3 @@ class AddressSpace:
             else:
                 joined.append((start, end))
         self._gaps = joined
-
-    @property
-    def top(self) -> int:
-        """The address behind all pieces."""
-        return self._gaps[-1][0]

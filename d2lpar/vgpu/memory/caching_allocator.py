@@ -1,16 +1,17 @@
 """What the tensors of each virtual device occupy, counted by storage.
 
-The caching allocator of PyTorch is modelled as far as programs can tell: memory that Python frees
-is allocated no longer, but stays reserved until `empty_cache`; it is given to later tensors of the
-stream that it was made for. Nothing is lost in fragments. So what is reserved is the most that was
-in use at once since the cache was emptied, in blocks of 2 MB.
+As with PyTorch's caching allocator, memory that Python frees is allocated no longer, but stays
+reserved until `empty_cache`, or until the device is full; it is given to later tensors of the
+stream that it was made for (`segments`).
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import torch
 
@@ -20,22 +21,14 @@ from ..races.call_sites import Mark
 from ..races.tracked import History
 from ..races.vector_clock import Access
 from . import oom_report
+from .addresses import AddressSpace
 from .memory_history import MemoryHistory, Stack
-from .pools import SMALL, SMALL_BYTES, Metric, Peaks, Pool, reserved_of_pools, statistics
+from .segments import GRANULE_BYTES, SMALL_BYTES, Block, BlockPool, parts, segment_bytes
+from .statistics import LARGE, SMALL, Statistics
 
-GRANULE_BYTES = 512  # CUDA's caching allocator hands out multiples of this
-BLOCK_BYTES = 2 * 2**20  # and takes multiples of this from the device
-
+SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 Change = tuple[int, int]  # the id of an allocation, and how many bytes it takes more than before
-AllPeaks = tuple[list[Peaks], tuple[int, int]]
-
-# What is counted. As memory is reserved as a whole here, it is taken from the device when that has
-# to grow, and given back by `empty_cache`, where CUDA may do so segment by segment.
-_EVENTS = (
-    *("num_alloc_retries", "num_ooms", "num_oom_rejections"),
-    *("num_device_alloc", "num_device_free", "num_sync_all_streams"),
-)
 
 
 class OutOfMemoryError(torch.OutOfMemoryError):
@@ -78,6 +71,40 @@ def _out_of_memory(*args: int | str | None) -> OutOfMemoryError:
     return OutOfMemoryError(*args)  # type: ignore[arg-type]
 
 
+class _Undisturbed:
+    """Blocks of code within which pools may be changed: what a collection of garbage frees
+    meanwhile is freed, by `end`, after that. The lock is for replicas, which are threads."""
+
+    def __init__(self, end: Callable[[Block, bool, Stack], None]) -> None:
+        self.lock = threading.RLock()
+        self._end = end
+        self._busy = False
+        self._freed: list[tuple[Block, bool, Stack]] = []
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        self._busy = True
+
+    def __exit__(self, *error: object) -> None:
+        self._busy = False
+        if self._freed:
+            self._settle()
+        self.lock.release()
+
+    def free(self, block: Block, retained: bool, stack: Stack) -> None:
+        """Free a block now, or later; by who has the lock."""
+        self._freed.append((block, retained, stack))
+        if not self._busy:
+            self._settle()
+
+    def _settle(self) -> None:
+        while self._freed:
+            self._busy = True
+            while self._freed:
+                self._end(*self._freed.pop(0))
+            self._busy = False
+
+
 class CachingAllocator:
     """The memory of device number `device`, in bytes; `limit_bytes` of the capacity may be used."""
 
@@ -86,10 +113,7 @@ class CachingAllocator:
         self.capacity_bytes = capacity_bytes
         self.limit_bytes = capacity_bytes
         self.highest_bytes = 0  # programs reset peaks, and this is for who runs them
-        self.pools = (Pool(), Pool())  # the small and the large one
-        self.total = Pool()  # both together
-        self._counts = (*self.pools, self.total)
-        self.kept_bytes = 0  # by graphs, beside what is allocated
+        self.statistics = Statistics()
         self.counts = True  # whether new allocations take memory: those of replays have it
         # What a device's streams may still do with freed memory is the business of the runtime:
         # `on_free` is told of allocations that end and were used on several streams, `on_allocate`
@@ -106,15 +130,21 @@ class CachingAllocator:
         self.changes: list[Change] | None = None  # while somebody follows them
         # Is told of what was asked for in vain, and what is free, in bytes.
         self.on_out_of_memory: Callable[[int, int], None] | None = None
-        # Replicas are threads; and a collection of garbage may free tensors inside `allocate`.
-        self.lock = threading.RLock()
-        self._most_bytes = 0  # allocated or retained at once since the cache was emptied
-        self._peak_reserved_bytes = self._peak_reserved_large_bytes = 0
-        # The least that the small pool has had in use since the rest was looked at.
-        self._least_small_bytes = 0
-        self._reserved_total_bytes = 0
-        self._events = dict.fromkeys(_EVENTS, 0)
-        self._base: dict[str, int] = {}  # statistics when they were reset
+        self._undisturbed = _Undisturbed(self._end)
+        self.lock = self._undisturbed.lock
+        self._retained: set[Block] = set()
+        self._graph_pools: list[BlockPool] = []
+        self._own_pools = BlockPool(SMALL), BlockPool(LARGE)
+        self.pools = self._own_pools  # where new blocks are from; a capture changes that
+        self._space = AddressSpace(device)
+
+    def graph_pools(self) -> tuple[BlockPool, BlockPool]:
+        """Two more, small and large, of which nothing is given back as long as they are `kept`."""
+        pools = BlockPool(SMALL), BlockPool(LARGE)
+        for pool in pools:
+            pool.kept = True
+        self._graph_pools += pools
+        return pools
 
     def allocate(self, nbytes: int, stream: int = 0) -> Allocation:
         """Room for a storage of `nbytes`, given back when the allocation is dropped.
@@ -124,229 +154,252 @@ class CachingAllocator:
         size = -(-nbytes // GRANULE_BYTES) * GRANULE_BYTES if self.counts else 0
         if self.on_allocate is not None:
             self.on_allocate(size, stream)
-        if self.beside is not None and self.active_bytes + size > self._most_bytes:
-            self.others_bytes = self.beside(self.active_bytes + size)
-        if size > self.free_bytes:
-            self._make_room(size, stream)  # others may go on meanwhile, so without the lock
-        with self.lock:
-            if size:  # CUDA allocates nothing for an empty tensor
-                self.total.take(size, nbytes)
-                self.pools[size > SMALL_BYTES].take(size, nbytes)
-            if self.total.allocated_bytes > self.highest_bytes:
-                self.highest_bytes = self.total.allocated_bytes
-            if self.active_bytes > self._most_bytes:
-                self._reserve(self.active_bytes)
-        allocation = Allocation(self, size, stream, nbytes)
+        block = None
+        if size:  # CUDA allocates nothing for an empty tensor
+            block = self._find(size, nbytes, stream) or self._make_room(size, nbytes, stream)
+        allocation = Allocation(self, block, stream, nbytes)
         if self.changes is not None:
-            self.changes.append((id(allocation), size))
-        if self.history is not None:
-            with self.lock:
-                self.history.allocated(allocation)
+            self.changes.append((id(allocation), allocation.nbytes))
         return allocation
 
-    def discount(self, allocation: Allocation) -> None:
-        """Count an allocation no longer."""
-        size = allocation.nbytes
-        if self.changes is not None:
-            self.changes.append((id(allocation), -size))
-        if size:
-            self.total.give_back(size, allocation.requested_bytes)
+    def _find(self, size: int, requested: int, stream: int) -> Block | None:
+        """A block of the cache, or of a new segment; None if the device has no room for that."""
+        with self._undisturbed:
+            block = self.pools[size > SMALL_BYTES].take(size, stream)
+            if block is not None:
+                self._begin(block, requested)
+        return block or self._extend(size, requested, stream)
+
+    def _extend(self, size: int, requested: int, stream: int) -> Block | None:
+        """A block of a new segment, or of new pages."""
+        nbytes = segment_bytes(size)
+        if self.beside is not None:  # others may go on meanwhile, so without the lock
+            self.others_bytes = self.beside(self.reserved_bytes + nbytes)
+        with self._undisturbed:
             pool = self.pools[size > SMALL_BYTES]
-            pool.give_back(size, allocation.requested_bytes)
-            small = self.pools[SMALL]
-            if pool is small and small.active_bytes < self._least_small_bytes:
-                self._least_small_bytes = small.active_bytes
+            if is_expandable():
+                block = self._map(pool, size, stream)
+            elif nbytes <= self.free_bytes:
+                block = pool.add(self._space.place(nbytes), size, nbytes, stream)
+                self._took(pool, block.address, nbytes, stream, expandable=False)
+            else:
+                block = None
+            if block is not None:
+                self._begin(block, requested)
+        return block
 
-    def retain(self, nbytes: int, blocks: int = 1) -> None:
-        """Count freed memory that streams still use; with `blocks` = -1 no longer."""
-        self.total.retain(nbytes, blocks)
-        self.pools[nbytes > SMALL_BYTES].retain(nbytes, blocks)
+    def _map(self, pool: BlockPool, size: int, stream: int) -> Block | None:
+        place = pool.expandable(size, stream)
+        if place is None:
+            page = pool.page_bytes
+            nbytes = -(-self.capacity_bytes * 9 // 8 // page) * page
+            pool.add_range(self._space.place(nbytes), nbytes, stream)
+            place = pool.expandable(size, stream)
+        if place is None or place[1] > self.free_bytes:
+            return None
+        address = place[0].address
+        block = pool.map(*place, size)
+        self._took(pool, address, place[1], stream, expandable=True)
+        return block
 
-    def keep(self, nbytes: int) -> None:
-        """Keep memory for graphs; give it back if it is less than zero bytes."""
+    def _took(
+        self, pool: BlockPool, address: int, nbytes: int, stream: int, *, expandable: bool
+    ) -> None:
+        self.statistics.events["num_device_alloc"] += 1
+        for counts in self.statistics.of[pool.which]:
+            counts.reserve(nbytes, 0 if expandable else 1)
+        if self.history is not None:
+            self.history.taken(address, nbytes, stream, expandable=expandable)
+
+    def _begin(self, block: Block, requested: int) -> None:
+        """Count a block that is in use from now on."""
+        block.requested = requested
+        for counts in self.statistics.of[block.pool.which]:
+            counts.take(block.size, requested)
+        if self.allocated_bytes > self.highest_bytes:
+            self.highest_bytes = self.allocated_bytes
+        if self.history is not None:
+            self.history.allocated(block)
+
+    def free(self, allocation: Allocation) -> None:
+        """Take a block back; if streams still use it, only `complete` lets others have it."""
+        if self.changes is not None:
+            self.changes.append((id(allocation), -allocation.nbytes))
         with self.lock:
-            self.kept_bytes += nbytes
-            if self.active_bytes > self._most_bytes:
-                self._reserve(self.active_bytes)
+            retained = False
+            if self.on_free is not None and (allocation.history or allocation.recorded):
+                self.on_free(allocation)
+                retained = bool(allocation.recorded)
+            if allocation.block is not None:
+                stack = () if self.history is None else self.history.stack_of_free()
+                self._undisturbed.free(allocation.block, retained, stack)
 
-    @property
-    def active_bytes(self) -> int:
-        """What nobody else may have: allocated, retained, or kept for graphs."""
-        return self.total.active_bytes + self.kept_bytes
+    def _end(self, block: Block, retained: bool, stack: Stack) -> None:
+        for counts in self.statistics.of[block.pool.which]:
+            counts.give_back(block.size, block.requested)
+        if self.history is not None:
+            self.history.freed(block, stack)
+        if retained:
+            block.awaiting = True
+            self._retained.add(block)
+            self._count_retained(block, 1)
+        else:
+            self._complete(block)
 
-    @property
-    def allocated_bytes(self) -> int:
-        """What tensors have."""
-        return self.total.allocated_bytes
+    def _count_retained(self, block: Block, blocks: int) -> None:
+        for counts in self.statistics.of[block.pool.which]:
+            counts.retain(block.size, blocks)
 
-    @property
-    def retained_bytes(self) -> int:
-        """What was freed, and is in use on a stream that `record_stream` has named."""
-        return self.total.retained_bytes
+    def complete(self, block: Block) -> None:
+        """Let others have a block that streams still used."""
+        with self._undisturbed:
+            if block in self._retained:
+                self._retained.remove(block)
+                self._count_retained(block, -1)
+                self._complete(block)
 
-    @property
-    def allocations(self) -> int:
-        """How many there are."""
-        return self.total.allocations
+    def _complete(self, block: Block) -> None:
+        block.awaiting = False
+        if self.history is not None:
+            self.history.completed(block)
+        block.pool.give(block)
 
-    def _make_room(self, size: int, stream: int) -> None:
-        """Wait for what other streams still use, as the allocator does before it gives up."""
+    def _make_room(self, size: int, requested: int, stream: int) -> Block:
+        """Wait for what other streams still use, and give back what is cached, as the allocator
+        does before it gives up."""
         if self.catch_up is not None:
             self.catch_up()
-        if self.retained_bytes and self.retry is not None:
-            self._events["num_alloc_retries"] += 1
-            self._events["num_sync_all_streams"] += 1
-            self.retry()
-        free = self.free_bytes
-        if size > free:
-            self._events["num_ooms"] += 1
-            if self.history is not None:
-                self.history.out_of_memory(size, max(free, 0), stream)
-            if self.on_out_of_memory is not None:
-                self.on_out_of_memory(size, max(free, 0))
-            help_ = (
-                f"{self._describe()}Use a smaller batch or model, or split the model over more "
-                "devices."
-            )
-            beside = self.capacity_bytes - self.limit_bytes  # free, and not for this process
-            allowed = self.limit_bytes if beside else None
-            raise OutOfMemoryError(
-                self.device, size, max(free + beside, 0), self.capacity_bytes, help_, allowed
-            )
+            block = self._find(size, requested, stream)
+            if block is not None:
+                return block
+        self.empty_cache()
+        self.statistics.events["num_alloc_retries"] += 1
+        block = self._extend(size, requested, stream)
+        if block is None:
+            raise self._out_of_memory(segment_bytes(size), stream)
+        return block
 
-    def _describe(self) -> str:
+    def _out_of_memory(self, asked: int, stream: int) -> OutOfMemoryError:
+        free = max(self.free_bytes, 0)
+        self.statistics.events["num_ooms"] += 1
+        if self.history is not None:
+            self.history.out_of_memory(asked, free, stream)
+        if self.on_out_of_memory is not None:
+            self.on_out_of_memory(asked, free)
+        beside = self.capacity_bytes - self.limit_bytes  # free, and not for this process
+        return OutOfMemoryError(
+            self.device,
+            asked,
+            max(self.free_bytes + beside, 0),
+            self.capacity_bytes,
+            self._advice(asked),
+            self.limit_bytes if beside else None,
+        )
+
+    def _advice(self, asked: int) -> str:
+        """What holds the memory, and what may help."""
         held = oom_report.describe(self, allocations(self))
-        return f"What holds the most:\n{held}\n" if held else ""
+        lines = [f"What holds the most:\n{held}\n"] if held else []
+        lost = sum(self._lost(SMALL) + self._lost(LARGE))
+        if self.free_bytes + lost >= asked:
+            lines.append(
+                f"{bytes_text(lost)} more are free, but in fragments of segments that are in use: "
+                "the setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True avoids most of them. "
+            )
+        return "".join(lines) + (
+            "Use a smaller batch or model, or split the model over more devices."
+        )
 
     def hand_over(self, capacity_bytes: int) -> None:
         """Go on as the memory of another machine's device; what tensors hold stays held."""
         self.capacity_bytes = self.limit_bytes = capacity_bytes
         self.on_free = self.on_allocate = self.retry = self.catch_up = None
         self.history = self.on_out_of_memory = None
-        for pool in self._counts:
-            pool.release()
+        for block in list(self._retained):
+            self.complete(block)
+        self.empty_cache()
         self.reset_peak()
 
-    # --- what is reserved ---------------------------------------------------------------------
+    # --- what is in use and what is reserved --------------------------------------------------
 
     @property
-    def free_bytes(self) -> int:
-        """What may still be allocated; below zero if a new limit is less than what is held."""
-        return self.limit_bytes - self.active_bytes - self.others_bytes
-
-    def look_beside(self) -> None:
-        """Find out what other processes hold of the device, and tell what this one does."""
-        if self.beside is not None:
-            self.others_bytes = self.beside(self._most_bytes)
-
-    @property
-    def reserved_bytes(self) -> int:
-        """What the caching allocator keeps for itself."""
-        return min(-(-self._most_bytes // BLOCK_BYTES) * BLOCK_BYTES, self.limit_bytes)
-
-    @property
-    def peak_reserved_bytes(self) -> int:
-        """The most that was reserved at once since `reset_peak`."""
-        return max(self._peak_reserved_bytes, self.reserved_bytes)
-
-    def _reserve(self, nbytes: int) -> None:
-        before = self.reserved_bytes
-        self._note_large()
-        self._most_bytes = nbytes
-        grown = self.reserved_bytes - before
-        self._reserved_total_bytes += grown
-        self._events["num_device_alloc"] += grown > 0
-        if grown and self.history is not None:
-            self.history.taken(before, before + grown)
-
-    def empty_cache(self) -> None:
-        """Give back what is reserved and holds no tensor."""
-        with self.lock:
-            self._peak_reserved_bytes = self.peak_reserved_bytes
-            self._note_large()
-            before = self.reserved_bytes
-            self._most_bytes = self.active_bytes
-            self.look_beside()
-            self._events["num_sync_all_streams"] += 1
-            now = self.reserved_bytes
-            self._events["num_device_free"] += now < before
-            if now < before and self.history is not None:
-                self.history.given_back(before, now, CachingAllocator.empty_cache.__code__)
-
-    def _note_large(self) -> None:
-        """Note what the small pool has left to the large one, before what is reserved changes."""
-        left = self.reserved_bytes - self._least_small_bytes
-        self._peak_reserved_large_bytes = max(self._peak_reserved_large_bytes, left)
-        self._least_small_bytes = self.pools[SMALL].active_bytes
-
-    # --- statistics ---------------------------------------------------------------------------
+    def allocated_bytes(self) -> int:
+        """What tensors have."""
+        return self.statistics.total.allocated_bytes
 
     @property
     def peak_bytes(self) -> int:
         """The most that tensors had at once since `reset_peak`."""
-        return self.total.peaks.allocated_bytes
-
-    def reset_peak(self) -> None:
-        """Count all peaks from what is held now."""
-        for pool in self._counts:
-            pool.reset_peaks()
-        self._peak_reserved_bytes = self.reserved_bytes
-        self._least_small_bytes = self.pools[SMALL].active_bytes
-        self._peak_reserved_large_bytes = self.reserved_bytes - self._least_small_bytes
+        return self.statistics.total.peak_bytes
 
     @property
-    def peaks(self) -> AllPeaks:
-        """The peaks of each pool and of both, and of what is reserved: for both, for large ones."""
-        self._note_large()
-        of_pools = [pool.peaks for pool in self._counts]
-        return of_pools, (self.peak_reserved_bytes, self._peak_reserved_large_bytes)
+    def reserved_bytes(self) -> int:
+        """What the caching allocator keeps for itself."""
+        return self.statistics.total.reserved_bytes
 
-    @peaks.setter
-    def peaks(self, peaks: AllPeaks) -> None:
-        self.reset_peak()  # no peak is below what is held
-        self.raise_peaks(peaks)
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most that was reserved at once since `reset_peak`."""
+        return self.statistics.total.peak_reserved_bytes
 
-    def raise_peaks(self, peaks: AllPeaks) -> None:
-        """Let no peak be below these."""
-        of_pools, reserved = peaks
-        for pool, before in zip(self._counts, of_pools, strict=True):
-            pool.peaks = Peaks(*map(max, pool.peaks, before))
-        self._peak_reserved_bytes = max(self._peak_reserved_bytes, reserved[0])
-        self._peak_reserved_large_bytes = max(self._peak_reserved_large_bytes, reserved[1])
+    @property
+    def free_bytes(self) -> int:
+        """What may still be taken from the device; below zero if a new limit is less than what is
+        reserved."""
+        return self.limit_bytes - self.reserved_bytes - self.others_bytes
 
-    def reset_accumulated(self) -> None:
-        """Let `stats` count what only ever grows from now on."""
-        self._base = {}
-        accumulated = self.stats()
-        self._base = {name: n for name, n in accumulated.items() if _only_grows(name)}
+    def look_beside(self) -> None:
+        """Find out what other processes hold of the device, and tell what this one does."""
+        if self.beside is not None:
+            self.others_bytes = self.beside(self.reserved_bytes)
+
+    def empty_cache(self) -> None:
+        """Wait for what other streams still use, and give back what is reserved and not in use."""
+        self.statistics.events["num_sync_all_streams"] += 1
+        if self._retained and self.retry is not None:
+            self.retry()
+        with self._undisturbed:
+            for pool in (*self._own_pools, *self._graph_pools):
+                if not pool.kept:
+                    pool.release(self._gave_back)
+            self._graph_pools = [pool for pool in self._graph_pools if pool.kept or pool.segments]
+        self.look_beside()
+
+    def _gave_back(self, block: Block) -> None:
+        self.statistics.events["num_device_free"] += 1
+        for counts in self.statistics.of[block.pool.which]:
+            counts.reserve(-block.size, 0 if block.expandable else -1)
+        if not block.expandable:
+            self._space.release(block.address, block.size)
+        if self.history is not None:
+            self.history.given_back(block, CachingAllocator.empty_cache.__code__)
+
+    def blocks(self) -> list[list[Block]]:
+        """The blocks of each segment, by address."""
+        pools = (*self._own_pools, *self._graph_pools)
+        firsts = {at: first for pool in pools for at, first in pool.segments.items()}
+        return [list(parts(first)) for _, first in sorted(firsts.items())]
+
+    def _lost(self, which: int) -> list[int]:
+        """The sizes of a pool's free blocks that cannot be given back."""
+        blocks = chain.from_iterable(self.blocks())
+        return [block.size for block in blocks if block.is_lost and block.pool.which == which]
 
     def stats(self) -> dict[str, int]:
         """Numbers of the allocator, named as those of `torch.cuda.memory_stats`."""
         with self.lock:
-            self._note_large()
-            found = {
-                **dict(statistics(self._counts, self._reserved())),
-                **self._events,
-                "max_split_size": -1,  # there is none: a block of any size may be split
-            }
-        return {name: n - self._base.get(name, 0) for name, n in sorted(found.items())}
+            return self.statistics.by_name(self._lost(SMALL), self._lost(LARGE))
 
-    def _reserved(self) -> Sequence[Metric]:
-        small = self.pools[SMALL].metrics()["active_bytes"]
-        both = Metric(self.reserved_bytes, self.peak_reserved_bytes, self._reserved_total_bytes)
-        return reserved_of_pools(small, both, self._peak_reserved_large_bytes)
-
-
-def _only_grows(statistic: str) -> bool:
-    return statistic.startswith("num_") or statistic.endswith((".allocated", ".freed"))
+    def reset_peak(self) -> None:
+        """Count all peaks from what is held now."""
+        self.statistics.reset_peaks()
 
 
 class Allocation:
     """One storage's share of a device's memory; a tensor and its views hold the same one.
 
-    `nbytes` it takes, of which `requested_bytes` were asked for. While a history is recorded, it
-    has an `address` and the `stack` that has made it. `stream` is the number of the stream that it
-    was made for, `made` the place in the code.
+    `nbytes` it takes, those of its `block`, of which `requested_bytes` were asked for. `stream` is
+    the number of the stream that it was made for, `made` the place in the code.
     `written` and `reads` are the last write and read; `history` tells of several streams, once
     there are; `parts` says that tensors use parts of it; `recorded` are the streams that
     `record_stream` has named, `awaited` the tensors that functional collectives fill meanwhile.
@@ -357,8 +410,8 @@ class Allocation:
 
     __slots__ = (
         "__weakref__",
-        "address",
         "awaited",
+        "block",
         "deferred_bytes",
         "history",
         "made",
@@ -369,19 +422,17 @@ class Allocation:
         "recorded",
         "requested_bytes",
         "sources",
-        "stack",
         "stream",
         "written",
     )
 
     def __init__(
-        self, memory: CachingAllocator, nbytes: int, stream: int, requested_bytes: int
+        self, memory: CachingAllocator, block: Block | None, stream: int, requested_bytes: int
     ) -> None:
         self.memory = memory
-        self.nbytes = nbytes
+        self.block = block
+        self.nbytes = 0 if block is None else block.size
         self.requested_bytes = requested_bytes
-        self.address: int | None = None
-        self.stack: Stack = ()
         self.stream = stream
         self.made: Mark | None = None
         self.written: Access | None = None
@@ -412,7 +463,7 @@ class Allocation:
     def grow(self, nbytes: int) -> None:
         """Become as large as that, as if new memory took the place of this. OutOfMemoryError."""
         new = self.memory.allocate(nbytes, self.stream)
-        self._exchange(new, ("nbytes", "requested_bytes", "address", "stack"))
+        self._exchange(new, ("block", "nbytes", "requested_bytes"))
 
     def replace(self, nbytes: int, stream: int) -> None:
         """Become new memory of `nbytes` for that stream, as a storage that is resized does on CUDA.
@@ -432,14 +483,7 @@ class Allocation:
             setattr(other, name, mine)
 
     def __del__(self) -> None:
-        memory = self.memory
-        with memory.lock:
-            memory.discount(self)
-            if memory.on_free is not None and (self.history or self.recorded):
-                memory.on_free(self)
-            if memory.history is not None:
-                retained = memory.on_free is not None and bool(self.recorded)
-                memory.history.freed(self, retained=retained)
+        self.memory.free(self)
 
 
 _OF_MEMORY = [name for name in Allocation.__slots__ if name not in ("__weakref__", "memory")]
@@ -449,3 +493,9 @@ def allocations(memory: CachingAllocator) -> list[Allocation]:
     """Those that there are now, found by the garbage collector: nobody keeps a list of them."""
     found = [thing for thing in gc.get_objects() if type(thing) is Allocation]
     return [allocation for allocation in found if allocation.memory is memory]
+
+
+def is_expandable() -> bool:
+    """Whether the environment asks for expandable segments."""
+    settings = next(filter(None, map(os.environ.get, SETTINGS)), "")
+    return "expandable_segments:true" in settings.lower().replace(" ", "")

@@ -12,15 +12,15 @@ from ..races import sync_debug
 from ..sim.clock import Clock, HostThread
 from ..sim.event_queue import QueuedWork
 from .caching_allocator import Allocation, CachingAllocator
+from .segments import Block
 
 
-class _Block:
-    __slots__ = ("address", "events", "nbytes", "streams")
+class _Freed:
+    __slots__ = ("block", "events", "streams")
 
-    def __init__(self, nbytes: int, streams: set[int], address: int | None) -> None:
-        self.nbytes = nbytes
+    def __init__(self, block: Block, streams: set[int]) -> None:
+        self.block = block
         self.streams = streams
-        self.address = address
         self.events: dict[int, QueuedWork] | None = None  # by the numbers of its streams
 
 
@@ -35,14 +35,13 @@ class DeferredFrees:
         self._memory = memory
         self._clock = clock
         self._submit = submit
-        self._blocks: list[_Block] = []
+        self._blocks: list[_Freed] = []
 
     def freed(self, allocation: Allocation) -> None:
         """Keep freed memory back. Its events are recorded by the next `collect`: memory is freed
         at any time, also while the clock is being moved."""
-        if allocation.recorded:
-            self._memory.retain(allocation.nbytes)
-            self._blocks.append(_Block(allocation.nbytes, allocation.recorded, allocation.address))
+        if allocation.recorded and allocation.block is not None:
+            self._blocks.append(_Freed(allocation.block, allocation.recorded))
 
     def collect(self) -> bool:
         """Give back what is used no more; whether anything is still retained."""
@@ -59,37 +58,35 @@ class DeferredFrees:
     def _collect(self, host_thread: HostThread) -> None:
         """A stream does its work in order: of one that is not done with a block, no later event is
         asked for, as each question lets all other hosts go on first."""
-        recorded = [(block, self._events(host_thread, block)) for block in self._blocks]
+        recorded = [(freed, self._events(host_thread, freed)) for freed in self._blocks]
         busy: set[int] = set()
         over = []
-        for block, events in recorded:
+        for freed, events in recorded:
             busy.update(
                 number
                 for number, event in events.items()
                 if number not in busy and not self._clock.is_done(host_thread, event)
             )
             if busy.isdisjoint(events):
-                over.append(block)
+                over.append(freed)
         self._drop(over)
 
-    def _events(self, host_thread: HostThread, block: _Block) -> dict[int, QueuedWork]:
+    def _events(self, host_thread: HostThread, freed: _Freed) -> dict[int, QueuedWork]:
         """When its streams are done with a block, recorded the first time that it is asked for."""
-        if block.events is None:
-            block.events = {
+        if freed.events is None:
+            freed.events = {
                 number: self._clock.record_event(host_thread, (self._index, number))
-                for number in sorted(block.streams)
+                for number in sorted(freed.streams)
             }
-        return block.events
+        return freed.events
 
-    def _wait(self, host_thread: HostThread, blocks: list[_Block]) -> None:
-        for block in blocks:
-            for event in self._events(host_thread, block).values():
+    def _wait(self, host_thread: HostThread, blocks: list[_Freed]) -> None:
+        for freed in blocks:
+            for event in self._events(host_thread, freed).values():
                 self._clock.wait_for(host_thread, event, "wait for freed memory")
 
-    def _drop(self, over: list[_Block]) -> None:
-        for block in over:
-            if block in self._blocks:
-                self._blocks.remove(block)
-                self._memory.retain(block.nbytes, -1)
-                if self._memory.history is not None:
-                    self._memory.history.completed(block.address)
+    def _drop(self, over: list[_Freed]) -> None:
+        for freed in over:
+            if freed in self._blocks:
+                self._blocks.remove(freed)
+                self._memory.complete(freed.block)

@@ -1,8 +1,8 @@
 """Memory that graphs keep: what a capture had in use, and others may not have.
 
-As in PyTorch's private pools, tensors of a capture are freed when the program lets go of them, so
-that later ones of the capture take their place. The device's memory stays with the graph: replays
-write there.
+As by PyTorch, a capture allocates from private pools: what the program lets go of is given to later
+tensors of the capture, and of others that share the pools; the segments stay with the graphs, whose
+replays write there, as long as one of them lives.
 """
 
 from __future__ import annotations
@@ -17,38 +17,24 @@ class GraphPool:
     """What graphs that share a pool keep of these memories, as long as one of them lives."""
 
     def __init__(self, memories: Sequence[CachingAllocator]) -> None:
-        self._memories = memories
-        self._kept_bytes = [0 for _ in memories]
+        self._pools = [(memory, memory.graph_pools()) for memory in memories]
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
-        """A block whose tensors take what the pool keeps, and leave it more if they need more."""
-        before = [memory.peaks for memory in self._memories]
-        room = [
-            memory.total.active_bytes + kept
-            for memory, kept in zip(self._memories, self._kept_bytes, strict=True)
-        ]
-        self._release()
-        for memory in self._memories:
-            memory.reset_peak()
+        """A block whose tensors take memory of the pool."""
+        before = [memory.pools for memory, _ in self._pools]
+        for memory, pools in self._pools:
+            memory.pools = pools
         try:
             yield
         finally:
-            for i, memory in enumerate(self._memories):
-                peaks = memory.peaks
-                most = max(room[i], memory.total.peaks.active_bytes)
-                memory.peaks = before[i]
-                memory.raise_peaks(peaks)
-                self._kept_bytes[i] = most - memory.total.active_bytes
-                memory.keep(self._kept_bytes[i])
-
-    def _release(self) -> None:
-        for i, memory in enumerate(self._memories):
-            memory.keep(-self._kept_bytes[i])
-            self._kept_bytes[i] = 0
+            for (memory, _), pools in zip(self._pools, before, strict=True):
+                memory.pools = pools
 
     def __del__(self) -> None:
-        self._release()
+        for _, pools in self._pools:
+            for pool in pools:
+                pool.kept = False
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """What an allocator has done, noted as torch's memory visualiser reads it.
 
 Entries are those of `device_traces` in `torch.cuda.memory._snapshot`, whose docstring describes
-them. What is taken from the device, and given back, is mapped and unmapped as by PyTorch's
-expandable segments; which addresses that are, is as made up as all of them.
+them.
 """
 
 from __future__ import annotations
@@ -14,24 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-from .addresses import AddressSpace
+from .segments import Block
 
 _OWN = str(Path(__file__).parents[2])
 _DYNAMO = str(Path("torch", "_dynamo", "eval_frame.py"))
 
 Stack = tuple[tuple[CodeType, int], ...]  # code and line, the innermost first
-
-
-class Piece(Protocol):
-    """An allocation, as far as it is noted."""
-
-    nbytes: int
-    requested_bytes: int
-    stream: int
-    address: int | None
-    stack: Stack
 
 
 @dataclass(frozen=True)
@@ -45,41 +34,16 @@ class HistoryOptions:
     skipped: Collection[str] = field(default_factory=tuple)
 
 
-class _Freed(NamedTuple):
-    address: int
-    nbytes: int
-    requested_bytes: int
-    stream: int
-    stack: Stack
-
-
 class MemoryHistory:
-    """What one device's allocator does from now on; `pieces` are there already.
+    """What one device's allocator does from now on; `now_s` is asked for the host's simulated
+    time."""
 
-    `now_s` is asked for the host's simulated time.
-    """
-
-    def __init__(
-        self,
-        device: int,
-        pieces: Collection[Piece],
-        options: HistoryOptions,
-        now_s: Callable[[], float],
-    ) -> None:
+    def __init__(self, options: HistoryOptions, now_s: Callable[[], float]) -> None:
         self.options = options
-        self.space = AddressSpace(device)
-        # Freed, and still used by streams that `record_stream` named: by address.
-        self.awaiting: dict[int, _Freed] = {}
         self._entries: deque[tuple[str, int, int, int, Stack, int, dict]] = deque(
             maxlen=options.most
         )
         self._now_s = now_s
-        # Python may free things at any time, also while this is being changed: what it frees then
-        # is noted after that.
-        self._busy = False
-        self._late: list[tuple[_Freed, bool, Stack]] = []
-        for piece in pieces:
-            piece.address, piece.stack = self.space.place(piece.nbytes), ()
 
     def go_on(self, options: HistoryOptions, *, clear: bool) -> None:
         """Note from now on what these options say, after all that is noted or (`clear`) anew."""
@@ -88,55 +52,36 @@ class MemoryHistory:
             () if clear or not options.events else self._entries, maxlen=options.most
         )
 
-    def allocated(self, piece: Piece) -> None:
-        """Note a new piece."""
+    def allocated(self, block: Block) -> None:
+        """Note a block that is in use from now on."""
+        block.stack = () if self.options.context is None else stack_here()
+        self._note("alloc", block.address, block.requested, block.stream, block.stack)
+
+    def stack_of_free(self) -> Stack:
+        """What is noted of who frees something now."""
+        return stack_here() if self.options.context == "all" else ()
+
+    def freed(self, block: Block, stack: Stack) -> None:
+        """Note that a block is given back, at once or when streams are done with it."""
+        self._note("free_requested", block.address, block.requested, block.stream, stack)
+
+    def completed(self, block: Block) -> None:
+        """Note that others may have this block from now on."""
+        self._note("free_completed", block.address, block.requested, block.stream, ())
+
+    def taken(self, address: int, nbytes: int, stream: int, *, expandable: bool) -> None:
+        """Note that the allocator takes so many bytes of the device."""
         stack = () if self.options.context is None else stack_here()
-        self._busy = True
-        piece.address, piece.stack = self.space.place(piece.nbytes), stack
-        self._note("alloc", piece.address, piece.requested_bytes, piece.stream, stack)
-        self._busy = False
-        while self._late:
-            self._give_back(*self._late.pop(0))
+        self._note("segment_map" if expandable else "segment_alloc", address, nbytes, stream, stack)
 
-    def freed(self, piece: Piece, *, retained: bool) -> None:
-        """Note that a piece is given back: at once, or (`retained`) when streams are done."""
-        if piece.address is None:
-            return
-        stack = stack_here() if self.options.context == "all" else ()
-        freed = _Freed(
-            piece.address, piece.nbytes, piece.requested_bytes, piece.stream, piece.stack
-        )
-        if self._busy:
-            self._late.append((freed, retained, stack))
-        else:
-            self._give_back(freed, retained, stack)
-
-    def _give_back(self, freed: _Freed, retained: bool, stack: Stack) -> None:
-        self._note("free_requested", freed.address, freed.requested_bytes, freed.stream, stack)
-        self.awaiting[freed.address] = freed
-        if not retained:
-            self.completed(freed.address)
-
-    def completed(self, address: int | None) -> None:
-        """Note that others may have this memory from now on."""
-        if address is None or address not in self.awaiting:
-            return
-        freed = self.awaiting.pop(address)
-        self.space.release(address, freed.nbytes)
-        self._note("free_completed", address, freed.requested_bytes, freed.stream, ())
-
-    def taken(self, before: int, now: int) -> None:
-        """Note that the allocator keeps `now` bytes of the device, more than `before`."""
-        stack = () if self.options.context is None else stack_here()
-        self._note("segment_map", self.space.first + before, now - before, 0, stack)
-
-    def given_back(self, before: int, now: int, by: CodeType) -> None:
-        """Note that it keeps but `now` bytes of `before`; `by` is what the program has called, as
-        there would be a frame of torch's."""
+    def given_back(self, block: Block, by: CodeType) -> None:
+        """Note that it gives them back; `by` is what the program has called, as there would be a
+        frame of torch's."""
         stack: Stack = ()
         if self.options.context == "all":
             stack = ((by, by.co_firstlineno), *stack_here())
-        self._note("segment_unmap", self.space.first + now, before - now, 0, stack)
+        action = "segment_unmap" if block.expandable else "segment_free"
+        self._note(action, block.address, block.size, block.stream, stack)
 
     def out_of_memory(self, nbytes: int, free_bytes: int, stream: int) -> None:
         """Note that so much was asked for in vain."""

@@ -15,7 +15,8 @@ from d2lpar.vgpu.sim import clock
 from d2lpar.vgpu.torch_backend.machine import runtime
 
 GRANULE = 512
-BLOCK = 2 * 2**20
+MIB = 2**20
+BLOCK = 2 * MIB  # a segment of small tensors
 
 
 def held(device=0):
@@ -28,10 +29,10 @@ def rounded(nbytes):
 
 @pytest.fixture
 def small():
-    """Two devices that hold 100,000 bytes each."""
+    """Two devices that hold 100 MiB each."""
     par.devices(1, kind="virtual", verbose=False)
     textbook = machines.machine("2x-v100-textbook")
-    tiny = replace(textbook.accelerators[0], memory_bytes=100_000)
+    tiny = replace(textbook.accelerators[0], memory_bytes=100 * MIB)
     machine = replace(textbook, name="tiny", accelerators=(tiny, tiny))
     with par.simulate(machine, with_values=True) as devices:
         yield devices
@@ -117,44 +118,44 @@ def test_shapes_without_values_are_counted_too(fresh_gpus):
 
 
 def test_running_out_says_what_was_asked_what_is_free_and_what_there_is(small):
-    a = torch.zeros(10_000, device=small[0])
+    a = torch.zeros(10 * MIB, device=small[0])
     with pytest.raises(torch.vgpu.OutOfMemoryError) as error:
-        torch.zeros(20_000, device=small[0])
+        torch.zeros(15 * MIB + 1, device=small[0])
     message = str(error.value)
     assert "vgpu:0 is out of memory" in message
-    assert "Tried to allocate 80.38 kB" in message
-    assert "59.55 kB of 100.00 kB are free" in message
-    assert held() == rounded(40_000)
+    assert f"Tried to allocate {62 * MIB / 1e6:.2f} MB" in message  # segments are of 2 MiB
+    assert f"{60 * MIB / 1e6:.2f} MB of {100 * MIB / 1e6:.2f} MB are free" in message
+    assert held() == 40 * MIB
     a += 1
-    assert a.sum().item() == 10_000
-    torch.zeros(20_000, device=small[1])
+    assert a.sum().item() == 10 * MIB
+    torch.zeros(20 * MIB, device=small[1])
     del a
-    assert torch.zeros(20_000, device=small[0]).sum().item() == 0
+    assert torch.zeros(20 * MIB, device=small[0]).sum().item() == 0
 
 
 def test_running_out_in_a_training_step_leaves_all_usable(small):
-    net = nn.Sequential(nn.Linear(50, 100), nn.Tanh(), nn.Linear(100, 1)).to(small[0])
+    net = nn.Sequential(nn.Linear(50, 1000), nn.Tanh(), nn.Linear(1000, 1)).to(small[0])
     before = held()
 
     def step(n):
         net(torch.ones(n, 50, device=small[0])).sum().backward()
 
-    for forward_only in (10_000, 100):  # the second fails in the backward pass or not at all
+    for forward_only in (20_000, 5_000):  # the second fails in the backward pass or not at all
         with contextlib.suppress(torch.vgpu.OutOfMemoryError):
             step(forward_only)
     with pytest.raises(torch.vgpu.OutOfMemoryError):
-        step(10_000)
+        step(20_000)
     net.zero_grad()
     gc.collect()
     assert held() == before
     step(10)
-    assert net[0].weight.grad.shape == (100, 50)
+    assert net[0].weight.grad.shape == (1000, 50)
 
 
 def test_running_out_in_the_backward_pass(small):
-    x = torch.ones(2_500, device=small[0], requires_grad=True)  # 10 kB, its powers as much each
+    x = torch.ones(3 * MIB, device=small[0], requires_grad=True)  # 12 MiB, as its powers
     y = x
-    for _ in range(7):
+    for _ in range(6):
         y = y * y
     loss = y.sum()
     with pytest.raises(torch.vgpu.OutOfMemoryError):
@@ -163,19 +164,19 @@ def test_running_out_in_the_backward_pass(small):
     x.grad = None
     gc.collect()
     (x * x).sum().backward()
-    assert x.grad.sum().item() == 5_000
+    assert x.grad.sum().item() == 6 * MIB
 
 
 def test_it_is_raised_for_copies_and_replicas_too(small):
-    host = torch.zeros(30_000)
+    host = torch.zeros(30 * MIB)
     with pytest.raises(torch.vgpu.OutOfMemoryError, match="vgpu:1"):
         host.to(small[1])
-    net = nn.Linear(150, 150, bias=False).to(small[0])
-    keep = torch.zeros(5_000, device=small[1])
+    net = nn.Linear(4096, 4096, bias=False).to(small[0])  # 64 MiB
+    keep = torch.zeros(10 * MIB, device=small[1])
     with pytest.raises(torch.vgpu.OutOfMemoryError, match="vgpu:1"):
-        nn.DataParallel(net)(torch.ones(4, 150))
+        nn.DataParallel(net)(torch.ones(4, 4096))
     del keep
-    assert nn.DataParallel(net)(torch.ones(4, 150)).shape == (4, 150)
+    assert nn.DataParallel(net)(torch.ones(4, 4096)).shape == (4, 4096)
 
 
 # --- what a full device holds ---------------------------------------------------------------------
@@ -190,23 +191,23 @@ def refusal(nbytes, device):
 def test_it_is_an_error_that_cuda_programs_catch(small):
     assert issubclass(torch.vgpu.OutOfMemoryError, torch.OutOfMemoryError)
     with pytest.raises(torch.cuda.OutOfMemoryError):
-        torch.empty(10**6, device=small[0])
+        torch.empty(10**9, device=small[0])
 
 
 def test_a_full_device_tells_what_holds_the_most(small):
     device = small[0]
-    assert "holds" not in refusal(10**6, device)
+    assert "holds" not in refusal(10**9, device)
     activations = [torch.zeros(8, 32, 16, device=device) for _ in range(3)]
     line = inspect.currentframe().f_lineno - 1
     scalar = torch.ones((), device=device, dtype=torch.int64)
-    message = refusal(10**6, device)
+    message = refusal(10**9, device)
     lines = message.splitlines()
     made = f"made at test_vgpu_memory.py:{line}"
     assert lines[1] == f"  49.15 kB in 3 tensors of 8 × 32 × 16 float32, {made}"
     assert lines[2].startswith("  512 bytes in 1 tensor of one value int64, made at test_vgpu_memo")
     assert len(lines) == 4
     del activations, scalar
-    assert "holds" not in refusal(10**6, device)
+    assert "holds" not in refusal(10**9, device)
 
 
 def test_parameters_gradients_and_other_tensors_are_told_apart(small):
@@ -214,7 +215,7 @@ def test_parameters_gradients_and_other_tensors_are_told_apart(small):
     x = torch.ones(10, 60, device=small[0])
     loss = net(x).tanh().square().sum()
     loss.backward()
-    message = refusal(10**6, small[0])
+    message = refusal(10**9, small[0])
     assert "9.73 kB in 1 parameter of 40 × 60 float32" in message
     assert "9.73 kB in 1 gradient of 40 × 60 float32" in message
     assert "2.56 kB in 1 tensor of 10 × 60 float32" in message
@@ -223,13 +224,13 @@ def test_parameters_gradients_and_other_tensors_are_told_apart(small):
 def test_what_autograd_keeps_is_found(small):
     x = torch.ones(1000, device=small[0], requires_grad=True)
     y = x.sin().sin().sin().sum()  # the derivative needs what each sine was taken of
-    assert "12.29 kB in 3 tensors of 1000 float32" in refusal(10**6, small[0])
+    assert "12.29 kB in 3 tensors of 1000 float32" in refusal(10**9, small[0])
     del y
 
 
 def test_many_kinds_are_cut_short(small):
     kept = [torch.ones(n, device=small[0]) for n in range(1, 1001, 100)]
-    lines = refusal(10**6, small[0]).splitlines()
+    lines = refusal(10**9, small[0]).splitlines()
     assert len(lines) == 1 + 5 + 1 + 1
     assert lines[1].startswith("  4.10 kB in 1 tensor of 901 float32")
     assert lines[6].endswith("in 5 others")
@@ -242,23 +243,24 @@ def test_many_kinds_are_cut_short(small):
 def test_what_was_freed_stays_reserved_until_the_cache_is_emptied(fresh_gpus):
     a = torch.empty(3 * BLOCK, dtype=torch.uint8, device="vgpu:0")
     b = torch.empty(1000, dtype=torch.uint8, device="vgpu:0")
-    assert torch.vgpu.memory_reserved() == 4 * BLOCK
-    assert torch.vgpu.mem_get_info()[0] == int(15.78 * 2**30) - 4 * BLOCK
+    assert torch.vgpu.memory_reserved() == 22 * MIB
+    assert torch.vgpu.mem_get_info()[0] == int(15.78 * 2**30) - 22 * MIB
     del a
-    assert (held(), torch.vgpu.memory_reserved()) == (1024, 4 * BLOCK)
+    assert (held(), torch.vgpu.memory_reserved()) == (1024, 22 * MIB)
     torch.vgpu.empty_cache()
     assert torch.vgpu.memory_reserved() == torch.accelerator.memory_reserved() == BLOCK
-    assert torch.vgpu.max_memory_reserved() == 4 * BLOCK
+    assert torch.vgpu.max_memory_reserved() == 22 * MIB
     torch.vgpu.reset_peak_memory_stats()
     assert torch.vgpu.max_memory_reserved() == BLOCK
     del b
 
 
 def test_reserved_memory_is_free_for_tensors(small):
-    a = torch.zeros(90_000, dtype=torch.uint8, device=small[0])
+    a = torch.zeros(90 * MIB, dtype=torch.uint8, device=small[0])
     del a
-    assert torch.vgpu.memory_reserved() == 100_000
-    assert torch.zeros(90_000, dtype=torch.uint8, device=small[0]).sum() == 0
+    assert torch.vgpu.memory_reserved() == 90 * MIB
+    assert torch.zeros(90 * MIB, dtype=torch.uint8, device=small[0]).sum() == 0
+    torch.zeros(98 * MIB, dtype=torch.uint8, device=small[0])  # for which it is given back
 
 
 def test_statistics_count_what_was_given_out(fresh_gpus):
@@ -274,13 +276,20 @@ def test_statistics_count_what_was_given_out(fresh_gpus):
     counts = {"allocated": 2, "current": 1, "freed": 1, "peak": 2}
     asked = {"allocated": 4020, "current": 4000, "freed": 20, "peak": 4020}
     reserved = {"allocated": BLOCK, "current": BLOCK, "peak": BLOCK}
+    segment = dict.fromkeys(reserved, 1)
+    # The segment was split for a, its rest for b, which then became one with what is left.
+    columns = ("allocated", "current", "peak")
+    pieces, split = dict.fromkeys(columns, 1), dict.fromkeys(columns, BLOCK - kilo)
     expected = {"active": counts, "active_bytes": taken, "allocated_bytes": taken}
     expected |= {"allocation": counts, "requested_bytes": asked, "reserved_bytes": reserved}
+    expected |= {"segment": segment, "inactive_split": pieces, "inactive_split_bytes": split}
     assert of_all == {
         **{f"{name}.all.{key}": n for name, of in expected.items() for key, n in of.items()},
         "max_split_size": -1,
+        "num_alloc_retries": 1,
         "num_device_alloc": 1,
         "num_ooms": 1,
+        "num_sync_all_streams": 1,
     }
     assert torch.accelerator.memory_stats() == stats
     summary = torch.vgpu.memory_summary()
@@ -306,27 +315,25 @@ def test_each_pool_has_statistics_of_its_own(fresh_gpus):
     assert of_pool("allocation", "small_pool") == (1, 4, 4, 3)
     assert of_pool("requested_bytes", "small_pool") == (1000, 4000, 4000, 3000)
     assert of_pool("active_bytes", "large_pool") == (0, 3 * BLOCK, 3 * BLOCK, 3 * BLOCK)
-    # Of 4 blocks that are reserved, what is not in small use is the large pool's.
-    assert of_pool("reserved_bytes", "small_pool") == (1024, 4096, 4096, 3072)
-    assert of_pool("reserved_bytes", "large_pool")[:2] == (4 * BLOCK - 1024, 4 * BLOCK - 1024)
-    current, _, grown, shrunk = of_pool("reserved_bytes", "large_pool")
-    assert grown - shrunk == current
+    assert of_pool("reserved_bytes", "small_pool") == (BLOCK, BLOCK, BLOCK, 0)
+    assert of_pool("reserved_bytes", "large_pool") == (20 * MIB, 20 * MIB, 20 * MIB, 0)
+    assert of_pool("segment", "large_pool") == (1, 1, 1, 0)
     torch.vgpu.reset_peak_memory_stats()
     torch.vgpu.reset_accumulated_memory_stats()
     assert of_pool("allocation", "small_pool") == (1, 1, 0, 0)
     assert of_pool("active_bytes", "large_pool") == (0, 0, 0, 0)
     torch.vgpu.empty_cache()
-    assert of_pool("reserved_bytes", "large_pool")[:2] == (BLOCK - 1024, 4 * BLOCK - 1024)
+    assert of_pool("reserved_bytes", "large_pool") == (0, 20 * MIB, 0, 20 * MIB)
     assert len(small) == 1
 
 
 def test_a_fraction_of_the_memory(small):
     torch.vgpu.set_per_process_memory_fraction(0.5, small[0])
-    torch.zeros(48_000, dtype=torch.uint8, device=small[0])
+    torch.zeros(48 * MIB, dtype=torch.uint8, device=small[0])
     with pytest.raises(
-        torch.OutOfMemoryError, match=r"of 100\.00 kB are free; 50\.00 kB are allowed"
+        torch.OutOfMemoryError, match=r"of 104\.86 MB are free; 52\.43 MB are allowed"
     ):
-        torch.zeros(52_000, dtype=torch.uint8, device=small[0])
+        torch.zeros(52 * MIB, dtype=torch.uint8, device=small[0])
     with pytest.raises(ValueError, match="from 0 to 1"):
         torch.vgpu.set_per_process_memory_fraction(50)
 
@@ -345,24 +352,24 @@ def test_recorded_memory_is_free_when_the_other_stream_is_done(small):
             x.sum()
         x.record_stream(side)
 
-    use_and_free(60_000)
+    use_and_free(60 * MIB)
     assert held() == 0
-    assert torch.vgpu.memory_stats()["active_bytes.all.current"] == rounded(60_000)
+    assert torch.vgpu.memory_stats()["active_bytes.all.current"] == 60 * MIB
     with par.syncs() as waits:
-        fits = torch.empty(30_000, dtype=torch.uint8, device=device)
+        fits = torch.empty(30 * MIB, dtype=torch.uint8, device=device)
     assert not waits
     with par.syncs() as waits:
-        too = torch.empty(60_000, dtype=torch.uint8, device=device)
+        too = torch.empty(60 * MIB, dtype=torch.uint8, device=device)
     assert [wait.call for wait in waits] == ["wait for freed memory"]
     assert waits.seconds > 0
     stats = torch.vgpu.memory_stats()
     assert stats["num_alloc_retries"] == 1
-    assert stats["active_bytes.all.current"] == held() == rounded(30_000) + rounded(60_000)
+    assert stats["active_bytes.all.current"] == held() == 30 * MIB + 60 * MIB
     del fits, too
-    use_and_free(60_000)
+    use_and_free(60 * MIB)
     torch.vgpu.synchronize()
     with par.syncs() as waits:  # done by now
-        kept = [torch.empty(60_000, dtype=torch.uint8, device=device) for _ in range(1)]
+        kept = [torch.empty(60 * MIB, dtype=torch.uint8, device=device) for _ in range(1)]
     assert waits.seconds == 0
     del kept
 
@@ -477,7 +484,7 @@ def test_a_tensor_that_cannot_grow_stays_as_it_was(small):
     x = torch.arange(3.0, device="vgpu:0")
     held = torch.vgpu.memory_allocated(0)
     with pytest.raises(torch.OutOfMemoryError):
-        x.resize_(10**6)
+        x.resize_(10**9)
     assert (x.shape, x.tolist(), x._version) == ((3,), [0, 1, 2], 0)
     assert torch.vgpu.memory_allocated(0) == held
 

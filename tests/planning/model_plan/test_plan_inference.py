@@ -34,7 +34,8 @@ def test_few_layers_tell_what_all_take(name, graph):
         *(GPU, one, layers, lambda: decoding.WritingLayer(one, 300)), writes=True, graph=graph
     )
     assert few.seconds == pytest.approx(all_of_them.seconds, rel=0.01)
-    assert few.working_bytes == pytest.approx(all_of_them.working_bytes, rel=0.01)
+    # A block may be larger than its tensor, by up to 1 MiB.
+    assert few.working_bytes == pytest.approx(all_of_them.working_bytes, rel=0.01, abs=2**20)
 
 
 def test_prompts_too():

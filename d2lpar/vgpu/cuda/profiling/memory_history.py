@@ -17,7 +17,7 @@ import torch
 
 from ....timeline.whole_file import whole
 from ...memory import snapshot
-from ...memory.caching_allocator import CachingAllocator, allocations
+from ...memory.caching_allocator import SETTINGS, CachingAllocator, is_expandable
 from ...memory.memory_history import HistoryOptions, MemoryHistory
 from ...patching import Patches
 from ...torch_backend.machine.runtime import current_runtime
@@ -25,7 +25,6 @@ from ...torch_backend.private import torch_profiler
 from .. import lazy_init
 
 WRITES = ("_dump_snapshot", "_save_segment_usage", "_save_memory_usage")
-_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def install(patches: Patches) -> None:
@@ -96,10 +95,8 @@ def _record_legacy(
 
 
 def _start(memory: CachingAllocator, options: HistoryOptions) -> None:
-    with memory.lock:
-        pieces = allocations(memory)
-        seen_s = partial(current_runtime().host_threads.seen_s, memory.device)
-        memory.history = MemoryHistory(memory.device, pieces, options, seen_s)
+    seen_s = partial(current_runtime().host_threads.seen_s, memory.device)
+    memory.history = MemoryHistory(options, seen_s)
 
 
 def _forget() -> None:
@@ -125,8 +122,8 @@ def _snapshot(pool: object = None) -> dict[str, Any]:
         "segments": found,
         "device_traces": traces,
         "allocator_settings": {
-            "PYTORCH_CUDA_ALLOC_CONF": next(filter(None, map(os.environ.get, _SETTINGS)), ""),
-            "expandable_segments": True,
+            "PYTORCH_CUDA_ALLOC_CONF": next(filter(None, map(os.environ.get, SETTINGS)), ""),
+            "expandable_segments": is_expandable(),
         },
         "external_annotations": [],
     }

@@ -18,7 +18,7 @@ def older_objects_apart(rt: Runtime) -> Iterator[None]:
     the devices they stay in its sight: a report of what fills a memory finds them by it. A program
     that froze objects itself is left alone.
     """
-    if gc.get_freeze_count() or any(memory.allocations for memory in rt.memories):
+    if gc.get_freeze_count() or any(memory.allocated_bytes for memory in rt.memories):
         yield
         return
     gc.freeze()

@@ -216,7 +216,7 @@ def reset_max_memory_allocated(device: Device = None) -> None:
 
 def reset_accumulated_memory_stats(device: Device = None) -> None:
     """Start the statistics anew that only grow: allocated, freed, num_ooms, num_alloc_retries."""
-    _memory(device).reset_accumulated()
+    _memory(device).statistics.reset_accumulated()
 
 
 def memory_stats(device: Device = None) -> OrderedDict[str, int]:

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed import _functional_collectives as functional_collectives
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -137,6 +139,34 @@ def test_a_rank_pays_for_the_parameters_of_its_optimizer(gpu):
     assert found_s == pytest.approx(alone_s)
     assert alone_s > 50 * HOST.parameter_s
     assert not stepped
+
+
+def sums(x, functional):
+    group = dist.group.WORLD
+    if functional:
+        return functional_collectives.wait_tensor(
+            functional_collectives.all_reduce(x, "sum", group)
+        )
+    total = x.clone()
+    dist.all_reduce(total)
+    return total
+
+
+def test_collectives_that_are_functions_take_the_python_of_these():
+    box = replace(machines.machine("2x-v100-textbook"), host=HOST)
+
+    def rank(functional, compiled):
+        x = torch.ones(X, device="vgpu")
+        call = torch.compile(sums) if compiled else sums
+        return host_s(lambda: [call(x, functional) + x for _ in range(10)]) / 10
+
+    taken_s = {
+        kind: par.run_alike(rank, box, *kind, ranks=2)[0]
+        for kind in ((False, False), (True, False), (True, True))
+    }
+    more_s = taken_s[True, False] - taken_s[False, False]
+    assert more_s == pytest.approx(HOST.functional_s, rel=0.1)
+    assert taken_s[True, True] < taken_s[True, False] - 0.9 * HOST.functional_s
 
 
 def test_what_was_counted_on_another_clock_takes_no_time(gpu):

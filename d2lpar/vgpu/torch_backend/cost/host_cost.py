@@ -1,7 +1,8 @@
 """What the host needs to queue an operation, besides launching it: modules, autograd, optimizers.
 
-Calls of modules and parameters of optimizers are counted where they happen, and charged with the
-next operation that their thread queues: what happens on the CPU alone takes no simulated time.
+Calls of modules, parameters of optimizers and functional collectives are counted where they happen,
+and charged with the next operation that their thread queues: what happens on the CPU alone takes no
+simulated time.
 """
 
 from __future__ import annotations
@@ -32,11 +33,16 @@ class _Pending(threading.local):
     modules = 0
     attributes = 0
     parameters = 0
+    functional = 0  # collectives that were asked for as functions
     depth = 0  # of calls of modules that are under way
     native = False
 
 
 pending = _Pending()
+
+
+def _is_owed() -> int:
+    return pending.modules or pending.parameters or pending.functional
 
 
 def _python_s(host: Host) -> float:
@@ -45,8 +51,9 @@ def _python_s(host: Host) -> float:
         pending.modules * host.module_s
         + pending.attributes * host.attribute_s
         + pending.parameters * host.parameter_s
+        + pending.functional * host.functional_s
     )
-    pending.modules = pending.attributes = pending.parameters = 0
+    pending.modules = pending.attributes = pending.parameters = pending.functional = 0
     return seconds
 
 
@@ -59,7 +66,7 @@ def kernel_s(host: Host, tensors: Sequence[torch.Tensor], cost: Cost | None = No
     seconds = host.dispatch_s + _autograd_s(host, tensors)
     if pending.depth:
         seconds += host.layer_s
-    if pending.modules or pending.parameters:
+    if _is_owed():
         seconds += _python_s(host)
     if cost is not None and (cost.convolves or len(cost.kernels) > 1):
         seconds += _library_s(host, cost)
@@ -94,7 +101,7 @@ def _library_s(host: Host, cost: Cost) -> float:
 def view_s(host: Host) -> float:
     """Seconds of an operation without a kernel."""
     seconds = host.view_s * NATIVE_VIEW if pending.native else host.view_s
-    return seconds + _python_s(host) if pending.modules or pending.parameters else seconds
+    return seconds + _python_s(host) if _is_owed() else seconds
 
 
 @contextmanager
@@ -111,12 +118,18 @@ def native_views() -> Iterator[None]:
 def nothing_pending() -> Iterator[None]:
     """In this block, which has a clock of its own, nothing is charged that was counted outside, and
     afterwards nothing that was counted in it."""
-    before = pending.modules, pending.attributes, pending.parameters, pending.depth
-    pending.modules = pending.attributes = pending.parameters = pending.depth = 0
+    before = vars(pending).copy()
+    vars(pending).clear()
     try:
         yield
     finally:
-        pending.modules, pending.attributes, pending.parameters, pending.depth = before
+        vars(pending).clear()
+        vars(pending).update(before)
+
+
+def count_functional() -> None:
+    """Count a collective that eager code asks for as a function, and its wait."""
+    pending.functional += 1
 
 
 def count_python() -> None:

@@ -32,6 +32,7 @@ from ...memory.caching_allocator import Allocation
 from ...memory.graph_pools import GraphPool, uncounted
 from ...races.stream_sanitizer import stream_name
 from ...sim.clock import StreamKey
+from ..cost.host_cost import nothing_pending
 from ..machine.host_threads import NO_TASK, Notes
 from ..machine.random_sequence import RandomSequence
 from ..machine.runtime import Runtime, current_runtime
@@ -483,8 +484,9 @@ def _place(tensor: torch.Tensor) -> int:
 def _exchange(
     func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any], before: object
 ) -> None:
-    """Begin a functional collective again, and wait for it: its values are there only then."""
-    with torch.no_grad():
+    """Begin a functional collective again, and wait for it: its values are there only then. Of the
+    Python that asked for it nothing runs."""
+    with torch.no_grad(), nothing_pending():
         again = func(*args, **kwargs)
         for tensor in tree_leaves(again):
             if isinstance(tensor, VirtualTensor):

@@ -11,6 +11,8 @@ from __future__ import annotations
 import torch
 from torch.utils._pytree import tree_leaves
 
+from ..compiling import compiled
+from ..cost.host_cost import count_functional
 from ..machine.runtime import Runtime
 from ..private import torch_operators
 from ..tensors.tensor import VirtualTensor
@@ -18,12 +20,15 @@ from ..tensors.tensor import VirtualTensor
 
 def are_begun(func: torch._ops.OpOverload, results: object) -> None:
     """Note which tensors an operation fills, if it is a functional collective."""
-    if func.namespace != torch_operators.COLLECTIVES:
-        return
-    for tensor in tree_leaves(results):
-        if isinstance(tensor, VirtualTensor):
-            allocation = tensor.vgpu_allocation
-            allocation.awaited = [*(allocation.awaited or ()), tensor]
+    if func.namespace != torch_operators.COLLECTIVES or "::_" in func.name():
+        return  # torch 2.15 wraps results by operations of this namespace
+    filled = [tensor for tensor in tree_leaves(results) if isinstance(tensor, VirtualTensor)]
+    is_new = not any(tensor.vgpu_allocation.awaited for tensor in filled)  # not one within another
+    if is_new and compiled.current() is None:  # compiled code has none of its Python
+        count_functional()
+    for tensor in filled:
+        allocation = tensor.vgpu_allocation
+        allocation.awaited = [*(allocation.awaited or ()), tensor]
 
 
 def wait_tensor(rt: Runtime, args: tuple, kwargs: dict) -> VirtualTensor:

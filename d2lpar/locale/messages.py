@@ -27,6 +27,7 @@ WORD = re.compile("[A-Za-z]{2,}")
 # Of a sentence, and not of a name or a unit: two words, or one without any mark or digit.
 WORDS = re.compile(r"\b[A-Za-z]{2,} [a-z]{2,}\b|^(?![mn]s$)[a-z]{2,}$", re.ASCII)
 MOST_KNOWN = 10_000  # texts, and their parts
+NAME = ".__name__"
 REST = "…"  # what stands before or behind such a one
 
 
@@ -114,7 +115,7 @@ class Messages:
         cut = []
         for template in self._templates:
             for values in _between(template.pieces, text):
-                own = [self._value(value) for value in values]
+                own = list(map(self._value, values, template.places))
                 if not template.is_weak or _is_all_said(values, own):
                     said = "".join(_filled(template, values, own))
                     if all(map(_is_closed, values)):
@@ -141,8 +142,11 @@ class Messages:
             if any(own) and _is_all_said(parts, own):
                 yield self._joints.get(joint, joint).join(map(_either, own, parts))
 
-    def _value(self, text: str) -> str | None:
-        """The same of a value, which may have parts."""
+    def _value(self, text: str, place: str) -> str | None:
+        """The same of a value, which may have parts; a name of the program's is one in any
+        language."""
+        if place.endswith(NAME) and text.isidentifier():
+            return text
         found = self._of(text)
         if found is None and any(between in text for between in BETWEEN):
             found = self.translated(text)

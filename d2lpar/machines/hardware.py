@@ -82,6 +82,21 @@ class Accelerator:
         for kind, share in self.reached.items():
             require(f"{self.name} for a {kind}", Fraction, reached=share)
 
+    @property
+    def context_bytes(self) -> int:
+        """What CUDA itself takes of the memory for a process, 3.8 MiB a multiprocessor, and of a
+        device that somebody has made up a twentieth at most; none is known of other makers'.
+
+        From eleven messages of out-of-memory, which tell what the process has and what PyTorch
+        does: 128 to 137 MiB on T4 (40 multiprocessors), 210 on RTX A4000 (48), 501 on A100 (108),
+        473 to 504 on RTX 4090 (128), 512 on H100 (132), 429 on RTX 6000 Ada (142), 595 on RTX 5090
+        (170). github.com: CatVTON issue 133, tribev2 28, SA-ConvLSTM-Pytorch 22, VGGT-Long 6, CoSeR
+        10, Phidias-Diffusion 8, flux-webui 11, Keye 11, MTVCrafter 21, Wan2.1 465.
+        """
+        if self.architecture.startswith("cdna"):
+            return 0
+        return min(round(3.8 * 2**20 * (self.multiprocessors or 0)), self.memory_bytes // 20)
+
     def rate(self, dtype: str) -> float:
         """FLOP/s for a data type ("float32"); others than its source has run as fp32.
 

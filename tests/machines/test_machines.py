@@ -558,3 +558,28 @@ def test_a_machine_without_changes_is_itself():
 def test_parts_that_are_not_there_are_named(parts, message):
     with pytest.raises(ValueError, match=message):
         machines.machine("8x-h100-nvswitch", **parts)
+
+
+# --- What CUDA itself takes -----------------------------------------------------------------------
+
+# MiB of a process beside PyTorch's, by messages of out-of-memory (`Accelerator.context_bytes`).
+CONTEXTS = [
+    ("T4-PCIE-16GB", 133),
+    ("RTX A4000", 210),
+    ("A100-SXM4-40GB", 501),
+    ("GeForce RTX 4090", 490),
+    ("H100-SXM5-80GB", 512),
+    ("RTX 6000 Ada", 429),
+    ("GeForce RTX 5090", 595),
+]
+
+
+@pytest.mark.parametrize(("gpu", "mib"), CONTEXTS)
+def test_cuda_takes_a_part_of_the_memory(gpu, mib):
+    found = machines.ACCELERATORS[gpu]
+    assert found.context_bytes / 2**20 == pytest.approx(mib, rel=0.27)
+
+
+def test_of_a_device_that_is_made_up_cuda_takes_a_twentieth_at_most():
+    assert replace(GPU, multiprocessors=10**6).context_bytes == 50
+    assert GPU.context_bytes == machines.ACCELERATORS["MI300X-192GB"].context_bytes == 0

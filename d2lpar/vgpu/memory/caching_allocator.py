@@ -106,11 +106,13 @@ class _Undisturbed:
 
 
 class CachingAllocator:
-    """The memory of device number `device`, in bytes; `limit_bytes` of the capacity may be used."""
+    """The memory of device number `device`, in bytes; tensors may use `limit_bytes` of the
+    capacity, of which CUDA itself has `context_bytes`."""
 
-    def __init__(self, device: int, capacity_bytes: int) -> None:
+    def __init__(self, device: int, capacity_bytes: int, context_bytes: int = 0) -> None:
         self.device = device
         self.capacity_bytes = capacity_bytes
+        self.context_bytes = context_bytes
         self.limit_bytes = capacity_bytes
         self.highest_bytes = 0  # programs reset peaks, and this is for who runs them
         self.statistics = Statistics()
@@ -143,7 +145,8 @@ class CachingAllocator:
         pools = BlockPool(SMALL), BlockPool(LARGE)
         for pool in pools:
             pool.kept = True
-        self._graph_pools += pools
+        left = [pool for pool in self._graph_pools if pool.kept or pool.segments]
+        self._graph_pools = [*left, *pools]
         return pools
 
     def allocate(self, nbytes: int, stream: int = 0) -> Allocation:
@@ -174,7 +177,7 @@ class CachingAllocator:
         """A block of a new segment, or of new pages."""
         nbytes = segment_bytes(size)
         if self.beside is not None:  # others may go on meanwhile, so without the lock
-            self.others_bytes = self.beside(self.reserved_bytes + nbytes)
+            self.others_bytes = self.beside(self.context_bytes + self.reserved_bytes + nbytes)
         with self._undisturbed:
             pool = self.pools[size > SMALL_BYTES]
             if is_expandable():
@@ -190,7 +193,7 @@ class CachingAllocator:
 
     def _map(self, pool: BlockPool, size: int, stream: int) -> Block | None:
         place = pool.expandable(size, stream)
-        if place is None:
+        if place is None and size <= self.capacity_bytes:
             page = pool.page_bytes
             nbytes = -(-self.capacity_bytes * 9 // 8 // page) * page
             pool.add_range(self._space.place(nbytes), nbytes, stream)
@@ -280,20 +283,19 @@ class CachingAllocator:
         return block
 
     def _out_of_memory(self, asked: int, stream: int) -> OutOfMemoryError:
-        free = max(self.free_bytes, 0)
+        free = max(self.device_free_bytes, 0)
         self.statistics.events["num_ooms"] += 1
         if self.history is not None:
             self.history.out_of_memory(asked, free, stream)
         if self.on_out_of_memory is not None:
             self.on_out_of_memory(asked, free)
-        beside = self.capacity_bytes - self.limit_bytes  # free, and not for this process
         return OutOfMemoryError(
             self.device,
             asked,
-            max(self.free_bytes + beside, 0),
+            free,
             self.capacity_bytes,
             self._advice(asked),
-            self.limit_bytes if beside else None,
+            self.limit_bytes if self.limit_bytes < self.capacity_bytes else None,
         )
 
     def _advice(self, asked: int) -> str:
@@ -310,14 +312,14 @@ class CachingAllocator:
             "Use a smaller batch or model, or split the model over more devices."
         )
 
-    def hand_over(self, capacity_bytes: int) -> None:
+    def hand_over(self, capacity_bytes: int, context_bytes: int) -> None:
         """Go on as the memory of another machine's device; what tensors hold stays held."""
         self.capacity_bytes = self.limit_bytes = capacity_bytes
+        self.context_bytes = context_bytes
         self.on_free = self.on_allocate = self.retry = self.catch_up = None
         self.history = self.on_out_of_memory = None
         for block in list(self._retained):
             self.complete(block)
-        self.empty_cache()
         self.reset_peak()
 
     # --- what is in use and what is reserved --------------------------------------------------
@@ -343,15 +345,20 @@ class CachingAllocator:
         return self.statistics.total.peak_reserved_bytes
 
     @property
+    def device_free_bytes(self) -> int:
+        """What nobody has of the device; below zero if its new machine has less."""
+        held = self.context_bytes + self.reserved_bytes + self.others_bytes
+        return self.capacity_bytes - held
+
+    @property
     def free_bytes(self) -> int:
-        """What may still be taken from the device; below zero if a new limit is less than what is
-        reserved."""
-        return self.limit_bytes - self.reserved_bytes - self.others_bytes
+        """What this process may still take."""
+        return min(self.device_free_bytes, self.limit_bytes - self.reserved_bytes)
 
     def look_beside(self) -> None:
         """Find out what other processes hold of the device, and tell what this one does."""
         if self.beside is not None:
-            self.others_bytes = self.beside(self.reserved_bytes)
+            self.others_bytes = self.beside(self.context_bytes + self.reserved_bytes)
 
     def empty_cache(self) -> None:
         """Wait for what other streams still use, and give back what is reserved and not in use."""
@@ -362,7 +369,6 @@ class CachingAllocator:
             for pool in (*self._own_pools, *self._graph_pools):
                 if not pool.kept:
                     pool.release(self._gave_back)
-            self._graph_pools = [pool for pool in self._graph_pools if pool.kept or pool.segments]
         self.look_beside()
 
     def _gave_back(self, block: Block) -> None:

@@ -26,6 +26,7 @@ KNOWN = Messages(
         ": ": "：",
         "rank {}, position {}": "第{0}个进程，位置{1}",
         "time ({unit})": "时间（{unit}）",
+        "your {check.__name__}": "你的{check.__name__}",
     }
 )
 
@@ -54,6 +55,8 @@ KNOWN = Messages(
         ("for others", "for others"),
         ("for the first", "因为第一个"),
         ("time (ms)", "时间（ms）"),  # which is no word
+        ("your flat", "你的flat"),  # a function
+        ("your own time", "your own time"),
         ("time (flies)", "time (flies)"),
         ("time (New York)", "时间（New York）"),
         ("Nothing that is known", "Nothing that is known"),

@@ -285,7 +285,7 @@ WRITTEN_OUT = {  # an operation of torch's, and what its kernels do one after an
     ),
     "multinomial": (
         lambda x, y, mask: x.multinomial(1),
-        lambda x, y, mask: (x.max(), x.min(), x.sum(1), drawn(x)),
+        lambda x, y, mask: (x.aminmax(), x.sum(1), [x[0, 0] + 1 for _ in range(8)], drawn(x)),
     ),
     "mse_loss": (
         lambda x, y, mask: F.mse_loss(x, y),

@@ -78,14 +78,13 @@ def test_states_can_be_kept_and_set_where_other_tensors_are_fake(gpus):
     assert torch.equal(torch.randn(3, device=gpus[0]), first)
 
 
-@pytest.mark.parametrize(
-    ("count", "replacement", "waits"), [(1, False, True), (1, True, True), (5, True, False)]
-)
-def test_the_host_looks_at_the_chances_before_it_draws(gpus, count, replacement, waits):
+@pytest.mark.parametrize(("count", "replacement"), [(1, False), (1, True), (5, False), (5, True)])
+def test_the_host_does_not_wait_for_what_is_drawn(gpus, count, replacement):
+    """PyTorch looks at the chances on the device, by `_assert_async` (pull request 134818)."""
     chances = torch.ones(4, 4096, device=gpus[0])
     for _ in range(2):
         torch.vgpu.synchronize(gpus[0])
         event = torch.Event(device=gpus[0].type)
         chances.multinomial(count, replacement)
         event.record()
-    assert event.query() == waits
+    assert not event.query()

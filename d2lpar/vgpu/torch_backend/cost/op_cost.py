@@ -144,22 +144,18 @@ def _arithmetic(tensors: Sequence[torch.Tensor]) -> tuple[str, int]:
 # --- drawing by chance ----------------------------------------------------------------------------
 
 
-def looks_at_chances(args: Arguments) -> bool:
-    """Whether `torch.multinomial` lets the host see first whether the chances are any, as it does
-    unless it draws several with replacement (PyTorch, ATen/native/Distributions.cpp)."""
-    _, count, *replacement = args
-    return count == 1 or not any(replacement)
-
-
 def _drawing(args: Arguments, nbytes: int) -> list[Kernel]:
-    """The largest, the smallest and the sum of the chances, and what is asked of these; then the
-    largest of the quotients of chances and random numbers, or several."""
-    if not looks_at_chances(args):
+    """The kernels of `torch.multinomial`, unless it draws several with replacement (PyTorch,
+    ATen/native/Distributions.cpp): the largest and the smallest of the chances, and their sum, of
+    which the device, not the host, sees whether they are any; then the largest of the quotients of
+    chances and random numbers, or several."""
+    x, count, *replacement = args
+    if count != 1 and any(replacement):
         return [Kernel(0, nbytes)]
-    assert isinstance(args[0], torch.Tensor)
-    chances, asked = size_bytes(args[0]), Kernel(0, args[0].element_size())
-    once = Kernel(0, chances)
-    return [once, asked, once, asked, asked, once, asked, once, Kernel(0, 3 * chances), once]
+    assert isinstance(x, torch.Tensor)
+    once, asked = Kernel(0, size_bytes(x)), Kernel(0, x.element_size())
+    seen = [once, *[asked] * 4, once, *[asked] * (2 + x.dim())]
+    return [*seen, once, Kernel(0, 3 * size_bytes(x)), once]
 
 
 # --- fused attention ------------------------------------------------------------------------------

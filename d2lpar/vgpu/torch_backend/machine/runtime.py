@@ -53,7 +53,7 @@ class Runtime:
         self.host_threads = HostThreads(self.clock, owner or threading.main_thread().ident)
         self.captures = StreamCaptures(self.host_threads)
         self.memories = [
-            CachingAllocator(i, accelerator.memory_bytes)
+            CachingAllocator(i, accelerator.memory_bytes, accelerator.context_bytes)
             for i, accelerator in enumerate(machine.accelerators)
         ]
         self.pinned = PinnedMemory(self.clock, partial(self.host_threads.submit, HOST))
@@ -84,7 +84,8 @@ class Runtime:
         """Go on with more accelerators; clock, memories and tensors stay."""
         _numbered(machine)
         for i in range(self.device_count, len(machine.accelerators)):
-            self.memories.append(CachingAllocator(i, machine.accelerators[i].memory_bytes))
+            added = machine.accelerators[i]
+            self.memories.append(CachingAllocator(i, added.memory_bytes, added.context_bytes))
         if self.sanitizer.watching:
             self.watch()
         self.machine = machine
@@ -426,7 +427,8 @@ def start(machine: Machine, backing: torch.device) -> Runtime:
     before, _process = _process, Runtime(machine, backing)
     if before is not None:
         for i, memory in enumerate(before.memories[: _process.device_count]):
-            memory.hand_over(machine.accelerators[i].memory_bytes)
+            accelerator = machine.accelerators[i]
+            memory.hand_over(accelerator.memory_bytes, accelerator.context_bytes)
             _process.memories[i] = memory
     return _process
 
@@ -436,15 +438,16 @@ def returning() -> Iterator[None]:
     """Let the machine that is this process's now, if there is one, be it again after the block."""
     global _process
     before = _process
-    sizes = [] if before is None else [(m.capacity_bytes, m.limit_bytes) for m in before.memories]
+    memories = [] if before is None else before.memories
+    sizes = [(m.capacity_bytes, m.context_bytes, m.limit_bytes) for m in memories]
     try:
         yield
     finally:
         if before is not None and before is not _process:
             _process = before
-            for memory, (capacity_bytes, limit_bytes) in zip(before.memories, sizes, strict=False):
-                memory.hand_over(capacity_bytes)
-                memory.limit_bytes = limit_bytes
+            for memory, (capacity, context, limit) in zip(before.memories, sizes, strict=False):
+                memory.hand_over(capacity, context)
+                memory.limit_bytes = limit
             if before.sanitizer.watching:
                 before.watch()
 

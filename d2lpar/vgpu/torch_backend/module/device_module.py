@@ -240,11 +240,11 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:
-    """Free and total bytes of `device`; what the allocator has reserved is not free."""
+    """Free and total bytes of `device`; what the allocator has reserved is not free, nor is what
+    CUDA takes itself."""
     memory = _memory(device)
     memory.look_beside()
-    held = memory.reserved_bytes + memory.others_bytes
-    return max(0, memory.capacity_bytes - held), memory.capacity_bytes
+    return max(0, memory.device_free_bytes), memory.capacity_bytes
 
 
 def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:

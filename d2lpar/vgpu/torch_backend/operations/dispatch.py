@@ -29,7 +29,7 @@ from ..compiling.compiled import Region
 from ..compiling.fusion import Read
 from ..cost import host_cost
 from ..cost.moved_bytes import partly_moved
-from ..cost.op_cost import cost_of, looks_at_chances, rounded
+from ..cost.op_cost import cost_of, rounded
 from ..cost.row_cost import MEAN, NO_REDUCTION, read_again
 from ..machine.host_threads import HOST
 from ..machine.runtime import LAUNCH_BLOCKING, Runtime, current_runtime, has_ended
@@ -627,9 +627,7 @@ def _account(rt: Runtime, call: _OpCall, cost: Cost | None) -> None:
 
 def _looks_at_values(call: _OpCall) -> bool:
     """Whether the host needs values, besides those that an operation says it does: how many a mask
-    chooses, and whether what is drawn by chance has any."""
-    if call.plan.packet is aten.multinomial:
-        return looks_at_chances(call.args)
+    chooses."""
     return call.plan.host_argument == 1 and _has_mask(*call.args[1:3])
 
 

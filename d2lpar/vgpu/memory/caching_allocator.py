@@ -11,7 +11,9 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import chain
+from typing import Any, TypeVar
 
 import torch
 
@@ -28,6 +30,8 @@ from .statistics import LARGE, SMALL, Statistics
 
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
+Pools = tuple[BlockPool, BlockPool]  # the small and the large one
+Returned = TypeVar("Returned")
 Change = tuple[int, int]  # the id of an allocation, and how many bytes it takes more than before
 
 
@@ -71,38 +75,23 @@ def _out_of_memory(*args: int | str | None) -> OutOfMemoryError:
     return OutOfMemoryError(*args)  # type: ignore[arg-type]
 
 
-class _Undisturbed:
-    """Blocks of code within which pools may be changed: what a collection of garbage frees
-    meanwhile is freed, by `end`, after that. The lock is for replicas, which are threads."""
+def _undisturbed(method: Callable[..., Returned]) -> Callable[..., Returned]:
+    """A method within which pools are as it leaves them: what a collection of garbage frees
+    meanwhile is freed after it. The lock is for replicas, which are threads. (Written out, as an
+    interrupt may come between the lines of an `__exit__`, and would leave the lock held.)"""
 
-    def __init__(self, end: Callable[[Block, bool, Stack], None]) -> None:
-        self.lock = threading.RLock()
-        self._end = end
-        self._busy = False
-        self._freed: list[tuple[Block, bool, Stack]] = []
+    @wraps(method)
+    def undisturbed(self: CachingAllocator, *args: Any, **kwargs: Any) -> Returned:
+        with self.lock:
+            outer, self._busy = self._busy, True
+            try:
+                return method(self, *args, **kwargs)
+            finally:
+                self._busy = outer
+                if self._freed:
+                    self._settle()
 
-    def __enter__(self) -> None:
-        self.lock.acquire()
-        self._busy = True
-
-    def __exit__(self, *error: object) -> None:
-        self._busy = False
-        if self._freed:
-            self._settle()
-        self.lock.release()
-
-    def free(self, block: Block, retained: bool, stack: Stack) -> None:
-        """Free a block now, or later; by who has the lock."""
-        self._freed.append((block, retained, stack))
-        if not self._busy:
-            self._settle()
-
-    def _settle(self) -> None:
-        while self._freed:
-            self._busy = True
-            while self._freed:
-                self._end(*self._freed.pop(0))
-            self._busy = False
+    return undisturbed
 
 
 class CachingAllocator:
@@ -132,17 +121,19 @@ class CachingAllocator:
         self.changes: list[Change] | None = None  # while somebody follows them
         # Is told of what was asked for in vain, and what is free, in bytes.
         self.on_out_of_memory: Callable[[int, int], None] | None = None
-        self._undisturbed = _Undisturbed(self._end)
-        self.lock = self._undisturbed.lock
+        self.lock = threading.RLock()
+        self._busy = False  # whether pools are being changed
+        self._freed: list[tuple[Block, bool, Stack]] = []  # meanwhile
         self._retained: set[Block] = set()
-        self._graph_pools: list[BlockPool] = []
-        self._own_pools = BlockPool(SMALL), BlockPool(LARGE)
-        self.pools = self._own_pools  # where new blocks are from; a capture changes that
         self._space = AddressSpace(device)
+        self._own_pools = BlockPool(SMALL, self._space), BlockPool(LARGE, self._space)
+        self._graph_pools: list[BlockPool] = []
+        # Graphs that are captured: whether a stream is part of one, and where its blocks are from.
+        self.captures: list[tuple[Callable[[int], bool], Pools]] = []
 
-    def graph_pools(self) -> tuple[BlockPool, BlockPool]:
+    def graph_pools(self) -> Pools:
         """Two more, small and large, of which nothing is given back as long as they are `kept`."""
-        pools = BlockPool(SMALL), BlockPool(LARGE)
+        pools = BlockPool(SMALL, self._space), BlockPool(LARGE, self._space)
         for pool in pools:
             pool.kept = True
         left = [pool for pool in self._graph_pools if pool.kept or pool.segments]
@@ -167,54 +158,63 @@ class CachingAllocator:
 
     def _find(self, size: int, requested: int, stream: int) -> Block | None:
         """A block of the cache, or of a new segment; None if the device has no room for that."""
-        with self._undisturbed:
-            block = self.pools[size > SMALL_BYTES].take(size, stream)
-            if block is not None:
-                self._begin(block, requested)
+        with self.lock:  # if busy all the same, a finalizer makes a tensor amid a change
+            block = None if self._busy else self._take(size, requested, stream)
         return block or self._extend(size, requested, stream)
+
+    @_undisturbed
+    def _take(self, size: int, requested: int, stream: int) -> Block | None:
+        block = self._pool(size, stream).take(size, stream)
+        return None if block is None else self._begun(block, requested)
+
+    def _pool(self, size: int, stream: int) -> BlockPool:
+        """Where a block of that size for that stream is from."""
+        for is_captured, pools in self.captures:
+            if is_captured(stream):
+                return pools[size > SMALL_BYTES]
+        return self._own_pools[size > SMALL_BYTES]
 
     def _extend(self, size: int, requested: int, stream: int) -> Block | None:
         """A block of a new segment, or of new pages."""
-        nbytes = segment_bytes(size)
         if self.beside is not None:  # others may go on meanwhile, so without the lock
-            self.others_bytes = self.beside(self.context_bytes + self.reserved_bytes + nbytes)
-        with self._undisturbed:
-            pool = self.pools[size > SMALL_BYTES]
-            if is_expandable():
-                block = self._map(pool, size, stream)
-            elif nbytes <= self.free_bytes:
-                block = pool.add(self._space.place(nbytes), size, nbytes, stream)
-                self._took(pool, block.address, nbytes, stream, expandable=False)
-            else:
-                block = None
-            if block is not None:
-                self._begin(block, requested)
+            self._tell(segment_bytes(size))
+        block = self._extended(size, requested, stream)
+        if self.beside is not None and is_expandable():
+            self._tell()
         return block
 
-    def _map(self, pool: BlockPool, size: int, stream: int) -> Block | None:
+    @_undisturbed
+    def _extended(self, size: int, requested: int, stream: int) -> Block | None:
+        pool, nbytes = self._pool(size, stream), segment_bytes(size)
+        if is_expandable():
+            return self._mapped(pool, size, requested, stream)
+        if nbytes > self.free_bytes:
+            return None
+        block = pool.add(size, nbytes, stream)
+        self._took(block, block.address, nbytes)
+        return self._begun(block, requested)
+
+    def _mapped(self, pool: BlockPool, size: int, requested: int, stream: int) -> Block | None:
         place = pool.expandable(size, stream)
         if place is None and size <= self.capacity_bytes:
-            page = pool.page_bytes
-            nbytes = -(-self.capacity_bytes * 9 // 8 // page) * page
-            pool.add_range(self._space.place(nbytes), nbytes, stream)
+            pool.add_range(self.capacity_bytes * 9 // 8, stream)
             place = pool.expandable(size, stream)
         if place is None or place[1] > self.free_bytes:
             return None
         address = place[0].address
         block = pool.map(*place, size)
-        self._took(pool, address, place[1], stream, expandable=True)
-        return block
+        self._took(block, address, place[1])
+        return self._begun(block, requested)
 
-    def _took(
-        self, pool: BlockPool, address: int, nbytes: int, stream: int, *, expandable: bool
-    ) -> None:
+    def _took(self, block: Block, address: int, nbytes: int) -> None:
+        """Count what was taken from the device, there, for the sake of a block."""
         self.statistics.events["num_device_alloc"] += 1
-        for counts in self.statistics.of[pool.which]:
-            counts.reserve(nbytes, 0 if expandable else 1)
+        for counts in self.statistics.of[block.pool.which]:
+            counts.reserve(nbytes, 0 if block.expandable else 1)
         if self.history is not None:
-            self.history.taken(address, nbytes, stream, expandable=expandable)
+            self.history.taken(address, nbytes, block.stream, expandable=block.expandable)
 
-    def _begin(self, block: Block, requested: int) -> None:
+    def _begun(self, block: Block, requested: int) -> Block:
         """Count a block that is in use from now on."""
         block.requested = requested
         for counts in self.statistics.of[block.pool.which]:
@@ -223,6 +223,7 @@ class CachingAllocator:
             self.highest_bytes = self.allocated_bytes
         if self.history is not None:
             self.history.allocated(block)
+        return block
 
     def free(self, allocation: Allocation) -> None:
         """Take a block back; if streams still use it, only `complete` lets others have it."""
@@ -235,7 +236,19 @@ class CachingAllocator:
                 retained = bool(allocation.recorded)
             if allocation.block is not None:
                 stack = () if self.history is None else self.history.stack_of_free()
-                self._undisturbed.free(allocation.block, retained, stack)
+                self._freed.append((allocation.block, retained, stack))
+                if not self._busy:
+                    self._settle()
+
+    def _settle(self) -> None:
+        """End what was freed while pools were being changed."""
+        while self._freed and not self._busy:
+            self._busy = True
+            try:
+                while self._freed:
+                    self._end(*self._freed.pop(0))
+            finally:
+                self._busy = False
 
     def _end(self, block: Block, retained: bool, stack: Stack) -> None:
         for counts in self.statistics.of[block.pool.which]:
@@ -253,13 +266,13 @@ class CachingAllocator:
         for counts in self.statistics.of[block.pool.which]:
             counts.retain(block.size, blocks)
 
+    @_undisturbed
     def complete(self, block: Block) -> None:
         """Let others have a block that streams still used."""
-        with self._undisturbed:
-            if block in self._retained:
-                self._retained.remove(block)
-                self._count_retained(block, -1)
-                self._complete(block)
+        if block in self._retained:
+            self._retained.remove(block)
+            self._count_retained(block, -1)
+            self._complete(block)
 
     def _complete(self, block: Block) -> None:
         block.awaiting = False
@@ -275,14 +288,18 @@ class CachingAllocator:
             block = self._find(size, requested, stream)
             if block is not None:
                 return block
-        self.empty_cache()
-        self.statistics.events["num_alloc_retries"] += 1
-        block = self._extend(size, requested, stream)
-        if block is None:
-            raise self._out_of_memory(segment_bytes(size), stream)
-        return block
+        with self.lock:
+            is_amid_a_change = self._busy
+        if not self.captures and not is_amid_a_change:
+            self.empty_cache()
+            self.statistics.events["num_alloc_retries"] += 1
+            block = self._extend(size, requested, stream)
+            if block is not None:
+                return block
+        raise self._out_of_memory(segment_bytes(size), stream)
 
     def _out_of_memory(self, asked: int, stream: int) -> OutOfMemoryError:
+        self.look_beside()
         free = max(self.device_free_bytes, 0)
         self.statistics.events["num_ooms"] += 1
         if self.history is not None:
@@ -302,8 +319,8 @@ class CachingAllocator:
         """What holds the memory, and what may help."""
         held = oom_report.describe(self, allocations(self))
         lines = [f"What holds the most:\n{held}\n"] if held else []
-        lost = sum(self._lost(SMALL) + self._lost(LARGE))
-        if self.free_bytes + lost >= asked:
+        lost = sum(block.size for blocks in self.blocks() for block in blocks if block.is_lost)
+        if lost and self.free_bytes + lost >= asked:
             lines.append(
                 f"{bytes_text(lost)} more are free, but in fragments of segments that are in use: "
                 "the setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True avoids most of them. "
@@ -320,6 +337,7 @@ class CachingAllocator:
         self.history = self.on_out_of_memory = None
         for block in list(self._retained):
             self.complete(block)
+        self._release()
         self.reset_peak()
 
     # --- what is in use and what is reserved --------------------------------------------------
@@ -358,43 +376,57 @@ class CachingAllocator:
     def look_beside(self) -> None:
         """Find out what other processes hold of the device, and tell what this one does."""
         if self.beside is not None:
-            self.others_bytes = self.beside(self.context_bytes + self.reserved_bytes)
+            self._tell()
+
+    def _tell(self, more_bytes: int = 0) -> None:
+        """Tell others what this process holds, or is about to; what CUDA takes, once it does."""
+        assert self.beside is not None
+        held = self.reserved_bytes + more_bytes
+        uses = more_bytes or self.statistics.events["num_device_alloc"]
+        self.others_bytes = self.beside(held + self.context_bytes if uses else 0)
 
     def empty_cache(self) -> None:
-        """Wait for what other streams still use, and give back what is reserved and not in use."""
+        """Wait for what other streams still use, unless a graph is captured, and give back segments
+        of which nothing is in use."""
         self.statistics.events["num_sync_all_streams"] += 1
-        if self._retained and self.retry is not None:
+        if self._retained and self.retry is not None and not self.captures:
             self.retry()
-        with self._undisturbed:
-            for pool in (*self._own_pools, *self._graph_pools):
-                if not pool.kept:
-                    pool.release(self._gave_back)
+        self._release()
         self.look_beside()
+
+    @_undisturbed
+    def _release(self) -> None:
+        for pool in (*self._own_pools, *self._graph_pools):
+            if not pool.kept:
+                pool.release(self._gave_back)
 
     def _gave_back(self, block: Block) -> None:
         self.statistics.events["num_device_free"] += 1
         for counts in self.statistics.of[block.pool.which]:
             counts.reserve(-block.size, 0 if block.expandable else -1)
-        if not block.expandable:
-            self._space.release(block.address, block.size)
         if self.history is not None:
             self.history.given_back(block, CachingAllocator.empty_cache.__code__)
 
+    @_undisturbed
     def blocks(self) -> list[list[Block]]:
         """The blocks of each segment, by address."""
         pools = (*self._own_pools, *self._graph_pools)
         firsts = {at: first for pool in pools for at, first in pool.segments.items()}
         return [list(parts(first)) for _, first in sorted(firsts.items())]
 
-    def _lost(self, which: int) -> list[int]:
-        """The sizes of a pool's free blocks that cannot be given back."""
-        blocks = chain.from_iterable(self.blocks())
-        return [block.size for block in blocks if block.is_lost and block.pool.which == which]
+    @_undisturbed
+    def look(self, at: Callable[[list[list[Block]]], Returned]) -> Returned:
+        """What is made of the blocks of each segment, which stay as they are meanwhile."""
+        return at(self.blocks())
 
+    @_undisturbed
     def stats(self) -> dict[str, int]:
         """Numbers of the allocator, named as those of `torch.cuda.memory_stats`."""
-        with self.lock:
-            return self.statistics.by_name(self._lost(SMALL), self._lost(LARGE))
+        lost: tuple[list[int], list[int]] = [], []
+        for block in chain.from_iterable(self.blocks()):
+            if block.is_lost:
+                lost[block.pool.which].append(block.size)
+        return self.statistics.by_name(*lost)
 
     def reset_peak(self) -> None:
         """Count all peaks from what is held now."""

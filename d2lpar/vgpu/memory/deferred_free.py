@@ -52,8 +52,9 @@ class DeferredFrees:
     def wait(self) -> None:
         """Let the host wait until all is used no more."""
         wait = sync_debug.listened(self._index, "wait for freed memory", self._wait)
-        self._submit(self._index, wait, list(self._blocks))
-        self._drop(list(self._blocks))
+        awaited = list(self._blocks)
+        self._submit(self._index, wait, awaited)
+        self._drop(awaited)
 
     def _collect(self, host_thread: HostThread) -> None:
         """A stream does its work in order: of one that is not done with a block, no later event is

@@ -7,9 +7,10 @@ replays write there, as long as one of them lives.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ..sim.clock import StreamKey
 from .caching_allocator import CachingAllocator
 
 
@@ -20,16 +21,19 @@ class GraphPool:
         self._pools = [(memory, memory.graph_pools()) for memory in memories]
 
     @contextmanager
-    def capturing(self) -> Iterator[None]:
-        """A block whose tensors take memory of the pool."""
-        before = [memory.pools for memory, _ in self._pools]
-        for memory, pools in self._pools:
-            memory.pools = pools
+    def capturing(self, is_captured: Callable[[StreamKey], bool]) -> Iterator[None]:
+        """A block in which tensors of streams that are captured take memory of the pool."""
+        begun = [
+            (memory, (lambda stream, device=memory.device: is_captured((device, stream)), pools))
+            for memory, pools in self._pools
+        ]
+        for memory, capture in begun:
+            memory.captures = [*memory.captures, capture]
         try:
             yield
         finally:
-            for (memory, _), pools in zip(self._pools, before, strict=True):
-                memory.pools = pools
+            for memory, capture in begun:
+                memory.captures = [each for each in memory.captures if each is not capture]
 
     def __del__(self) -> None:
         for _, pools in self._pools:

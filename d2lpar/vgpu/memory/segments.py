@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .addresses import AddressSpace
 from .statistics import SMALL
 
 GRANULE_BYTES = 512  # kMinBlockSize: allocations are multiples of it
@@ -93,8 +94,9 @@ class BlockPool:
     """Blocks of one kind, small or large: the segments by their addresses, and what of them is
     free, by streams."""
 
-    def __init__(self, which: int) -> None:
+    def __init__(self, which: int, space: AddressSpace) -> None:
         self.which = which
+        self._space = space
         self.kept = False  # by a graph, which writes there
         self.segments: dict[int, Block] = {}  # their first blocks
         self._free: defaultdict[int, list[tuple[int, int, Block]]] = defaultdict(list)
@@ -112,9 +114,10 @@ class BlockPool:
         self._split(block, size)
         return block
 
-    def add(self, address: int, size: int, nbytes: int, stream: int) -> Block:
+    def add(self, size: int, nbytes: int, stream: int) -> Block:
         """A block of that size, the first of a new segment of `nbytes`."""
-        block = self.segments[address] = Block(self, address, nbytes, stream)
+        block = Block(self, self._space.place(nbytes), nbytes, stream)
+        self.segments[block.address] = block
         self._split(block, size)
         return block
 
@@ -152,8 +155,13 @@ class BlockPool:
                 self._unmap(block, give_back)
             elif not block.is_split:
                 self._remove(block)
-                del self.segments[block.address]
+                self._forget(block)
                 give_back(block)
+
+    def _forget(self, block: Block) -> None:
+        """Have a segment no longer, of which this is the one block."""
+        del self.segments[block.address]
+        self._space.release(block.address, block.size)
 
     # --- expandable segments ------------------------------------------------------------------
 
@@ -173,8 +181,11 @@ class BlockPool:
                     return block, -(-(size - there) // self.page_bytes) * self.page_bytes
         return None
 
-    def add_range(self, address: int, nbytes: int, stream: int) -> None:
-        """Have a new range of addresses, of which nothing is mapped."""
+    def add_range(self, nbytes: int, stream: int) -> None:
+        """Have a new range of addresses for that many bytes at least, of which nothing is
+        mapped."""
+        nbytes = -(-nbytes // self.page_bytes) * self.page_bytes
+        address = self._space.place(nbytes)
         self.segments[address] = Block(self, address, nbytes, stream, expandable=True)
 
     def map(self, block: Block, nbytes: int, size: int) -> Block:
@@ -206,7 +217,10 @@ class BlockPool:
         if block.next is not None and not block.next.mapped:
             block.absorb_next()
         if block.previous is not None and not block.previous.mapped:
-            block.previous.absorb_next()
+            block = block.previous
+            block.absorb_next()
+        if not block.is_split:
+            self._forget(block)
 
 
 def _grown(block: Block) -> int:

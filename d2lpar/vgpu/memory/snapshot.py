@@ -17,10 +17,11 @@ USED, AWAITING, FREE = "active_allocated", "active_awaiting_free", "inactive"
 def segments(memory: CachingAllocator) -> list[dict[str, Any]]:
     """The segments of one device, by address; of an expandable one what is mapped, piece by
     piece."""
-    with memory.lock:
-        return [
-            _segment(memory.device, part) for blocks in memory.blocks() for part in _mapped(blocks)
+    return memory.look(
+        lambda found: [
+            _segment(memory.device, part) for blocks in found for part in _mapped(blocks)
         ]
+    )
 
 
 def _mapped(blocks: Sequence[Block]) -> Iterator[Sequence[Block]]:

@@ -75,6 +75,7 @@ class Freed(NamedTuple):
     """Memory that Python has freed while other streams than its own may still use it."""
 
     nbytes: int
+    asked_bytes: int  # by its tensor, of these
     uses: list[Access]
 
 
@@ -231,7 +232,7 @@ class StreamSanitizer:
             and not any(self.order.is_before(access, stream) for stream in awaited)
         ]
         if uses:
-            self._freed[home].append(Freed(allocation.nbytes, uses))
+            self._freed[home].append(Freed(allocation.nbytes, allocation.requested_bytes, uses))
 
     def allocated(self, device: int, nbytes: int, stream: int) -> bool:
         """Whether a new tensor may get memory that another stream still uses: reported if so.
@@ -246,7 +247,7 @@ class StreamSanitizer:
             if uses and _fits(nbytes, freed.nbytes):
                 self._report_reuse(home, freed, uses[-1])
             elif uses:
-                waiting.append(Freed(freed.nbytes, uses))
+                waiting.append(freed._replace(uses=uses))
         return any(freed for home, freed in self._freed.items() if home[0] == device)
 
     def _report_reuse(self, home: StreamKey, freed: Freed, use: Access) -> None:
@@ -255,8 +256,9 @@ class StreamSanitizer:
         first, second = call_site_of(use[2]), call_site_of(mark())
         other, named = self._name(use[0]), _waiting(self._own_stream(use) or use[0])
         text = (
-            f"memory of a tensor of {bytes_text(freed.nbytes)} on {device_naming.text(home[0])} "
-            f"was freed while {other} may still use it (at {first}), and may now be given to the "
+            f"memory of a tensor of {bytes_text(freed.asked_bytes)} on "
+            f"{device_naming.text(home[0])} was freed while {other} may still use it (at {first}), "
+            "and may now be given to the "
             f"tensor that is made on {stream_name(home)} at {second}. Call tensor.record_stream("
             f"{named}) before the last name of the tensor goes, or let "
             f"{_waiting(home)}.wait_stream({named}) first."

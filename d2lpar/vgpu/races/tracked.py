@@ -45,6 +45,7 @@ class TrackedMemory(Protocol):
     """One storage's memory: its size, the number of its stream, and how it was used."""
 
     nbytes: int
+    requested_bytes: int
     stream: int
     made: Mark | None
     written: Access | None

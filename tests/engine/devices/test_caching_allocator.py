@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from d2lpar.vgpu.memory import segments, snapshot
 from d2lpar.vgpu.memory.caching_allocator import CachingAllocator
+from d2lpar.vgpu.memory.graph_pools import GraphPool
 
 KIB, MIB = 2**10, 2**20
 CAPACITY = 256 * MIB
@@ -166,3 +167,93 @@ def test_what_a_collection_frees_while_blocks_change_is_freed_after_that(memory,
     again = memory.allocate(2 * MIB)
     monkeypatch.undo()
     check(memory, [*kept, again])
+
+
+def test_a_tensor_that_is_made_while_blocks_change_has_a_segment_of_its_own(memory, monkeypatch):
+    """As by a finalizer of the program's."""
+    kept, again = [memory.allocate(2 * MIB) for _ in range(8)], []
+
+    def put_away(blocks, block):
+        monkeypatch.undo()
+        again.append(memory.allocate(2 * MIB))
+        insort(blocks, block)
+
+    monkeypatch.setattr(segments, "insort", put_away)
+    del kept[3]
+    check(memory, kept + again)
+    assert memory.reserved_bytes == 40 * MIB
+    kept.clear()
+    again.clear()
+    memory.empty_cache()
+    assert memory.reserved_bytes == 0
+
+
+# --- graphs, other machines, other processes ------------------------------------------------------
+
+
+def test_of_a_capture_the_streams_that_it_holds_take_what_graphs_keep(memory):
+    first, second = GraphPool([memory]), GraphPool([memory])
+    captures = [
+        pool.capturing(lambda key, own=(0, number): key == own)
+        for number, pool in ((1, first), (2, second))
+    ]
+    for capture in captures:
+        capture.__enter__()
+    made = [memory.allocate(40 * MIB, stream=stream) for stream in (0, 1, 2)]
+    for capture in captures:  # in that order
+        capture.__exit__(None, None, None)
+    made.append(memory.allocate(20 * MIB, stream=1))  # when nothing is captured any more
+    made.clear()
+    memory.empty_cache()
+    assert memory.reserved_bytes == 80 * MIB
+    del first
+    memory.empty_cache()
+    assert memory.reserved_bytes == 40 * MIB
+    del second
+    memory.empty_cache()
+    assert memory.reserved_bytes == 0
+
+
+def test_nothing_is_waited_for_nor_given_back_while_a_graph_is_captured(memory):
+    waited = []
+    memory.retry = lambda: waited.append(True)
+    memory.on_free = lambda allocation: None
+    held, pool = memory.allocate(100 * MIB), GraphPool([memory])
+    held.used_by(1)
+    del held
+    with pool.capturing(lambda stream: True):
+        memory.empty_cache()
+        with pytest.raises(torch.OutOfMemoryError):
+            memory.allocate(200 * MIB)
+    assert not waited
+    memory.empty_cache()
+    assert waited
+
+
+def test_another_machine_begins_with_what_is_held(memory):
+    held, freed = memory.allocate(30 * MIB), memory.allocate(40 * MIB)
+    del freed
+    memory.hand_over(2 * CAPACITY, 0)
+    assert memory.reserved_bytes == memory.peak_reserved_bytes == held.nbytes
+
+
+def test_other_processes_hear_what_is_held(expandable):
+    told = []
+    memory = CachingAllocator(0, CAPACITY, context_bytes=7)
+    memory.beside = lambda nbytes: told.append(nbytes) or 0
+    memory.empty_cache()
+    assert told[-1] == 0  # CUDA takes nothing before it is used
+    held = memory.allocate(10 * MIB)
+    assert told[-1] == memory.reserved_bytes + 7
+    with pytest.raises(torch.OutOfMemoryError):
+        memory.allocate(CAPACITY)
+    assert told[-1] == memory.reserved_bytes + 7
+    assert held.nbytes == 10 * MIB
+
+
+def test_of_an_expandable_segment_nothing_is_left_at_the_end(monkeypatch, memory):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    for _ in range(3):
+        memory.allocate(30 * MIB)
+        memory.empty_cache()
+    assert memory.blocks() == []

@@ -171,7 +171,8 @@ par.devices(2, kind="virtual", machine="2x-v100-textbook", verbose=False)
 assert now_s() == 0 and torch.vgpu.device_count() == 2
 assert torch.vgpu.memory_allocated(0) == 4096
 there = int(15.78 * 2**30)
-assert torch.vgpu.mem_get_info(0) == (there - 2 * 2**20, there)
+taken = 2 * 2**20 + round(80 * 3.8 * 2**20)  # a segment, and what CUDA itself takes of a V100
+assert torch.vgpu.mem_get_info(0) == (there - taken, there)
 assert first.sum().item() == 1000 and pinned.is_pinned()
 try:
     last + 1

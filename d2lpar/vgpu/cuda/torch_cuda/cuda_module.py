@@ -246,7 +246,7 @@ def ipc_collect() -> None:
 
 
 def device_memory_used(device: object = None) -> int:
-    """Bytes of the device that are taken: what the allocator has reserved."""
+    """Bytes of the device that are taken: by allocators, of others as well, and CUDA itself."""
     free, total = device_module.mem_get_info(place(device))
     return total - free
 

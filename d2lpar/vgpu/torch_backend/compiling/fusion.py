@@ -100,7 +100,7 @@ class FusedKernel:
         allocation = tensor.vgpu_allocation
         known = self._parts.get(id(allocation))
         if known is None or known[0]() is not allocation:
-            part = _Part(allocation.nbytes or allocation.deferred_bytes, {})
+            part = _Part(allocation.requested_bytes or allocation.deferred_bytes, {})
             known = self._parts[id(allocation)] = weakref.ref(allocation), part
             self._read.append(part)
         _, part = known

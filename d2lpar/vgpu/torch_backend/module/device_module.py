@@ -194,8 +194,7 @@ def max_memory_allocated(device: Device = None) -> int:
 
 
 def memory_reserved(device: Device = None) -> int:
-    """Bytes that the caching allocator keeps: the most that was in use at once since the cache was
-    emptied, in blocks of 2 MB."""
+    """Bytes that the caching allocator keeps, in segments."""
     return _memory(device).reserved_bytes
 
 
@@ -278,9 +277,11 @@ def get_per_process_memory_fraction(device: Device = None) -> float:
 
 
 def empty_cache() -> None:
-    """Give back what the allocators of all devices have reserved and no tensor holds."""
-    for memory in current_runtime().memories if running() else ():
-        memory.empty_cache()
+    """Give back, on this program's devices, segments of memory of which nothing is in use."""
+    if running():
+        rt = current_runtime()
+        for index in rt.own_devices:
+            rt.memories[index].empty_cache()
 
 
 # --- random numbers -------------------------------------------------------------------------------

@@ -157,13 +157,16 @@ class CUDAGraph:
         if self._pool is None:
             self._pool = GraphPool([rt.memories[i] for i in rt.own_devices])
             _pools_of[self._handle] = self._pool
-        self._stack.enter_context(self._pool.capturing())
+        self._stack.enter_context(self._pool.capturing(self._captures))
         self._stack.enter_context(threads.capture(self._notes))
         self._capture = rt.captures.begin(self._origin, capture_error_mode)
         for device in rt.own_devices:  # nothing runs, so nothing is in the way of anything
             for stream in rt.order.streams_of(device):
                 rt.order.acquire(self._origin, rt.order.release(stream))
         self._note_here(self)
+
+    def _captures(self, stream: StreamKey) -> bool:
+        return self._capture is not None and stream in self._capture.streams
 
     def capture_end(self) -> None:
         """End it, and give tensors from before the values that they had, and generators of random

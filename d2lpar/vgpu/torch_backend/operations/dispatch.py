@@ -598,12 +598,12 @@ def _grown(tensor: VirtualTensor, values: torch.Tensor) -> Allocation:
     If there is no room, the tensor keeps its layout, but not what the kernel has overwritten.
     """
     allocation, storage = tensor.vgpu_allocation, values.untyped_storage()
-    if storage.nbytes() > allocation.nbytes:
+    if storage.nbytes() > allocation.requested_bytes:
         try:
             allocation.grow(storage.nbytes())
         except OutOfMemoryError:
             values.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
-            storage.resize_(allocation.nbytes)
+            storage.resize_(allocation.requested_bytes)
             raise
     return allocation
 

@@ -23,9 +23,16 @@ from ..races.call_sites import Mark
 from ..races.tracked import History
 from ..races.vector_clock import Access
 from . import oom_report
-from .addresses import AddressSpace
 from .memory_history import MemoryHistory, Stack
-from .segments import GRANULE_BYTES, SMALL_BYTES, Block, BlockPool, parts, segment_bytes
+from .segments import (
+    GRANULE_BYTES,
+    SMALL_BYTES,
+    AddressSpace,
+    Block,
+    BlockPool,
+    parts,
+    segment_bytes,
+)
 from .statistics import LARGE, SMALL, Statistics
 
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")

@@ -18,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .addresses import AddressSpace
 from .statistics import SMALL
 
 GRANULE_BYTES = 512  # kMinBlockSize: allocations are multiples of it
@@ -27,6 +26,21 @@ _SMALL_SEGMENT_BYTES = 2 * 2**20  # kSmallBuffer
 _LARGE_SEGMENT_BYTES = 20 * 2**20  # kLargeBuffer
 _OWN_SEGMENT_FROM_BYTES = 10 * 2**20  # kMinLargeAlloc
 _ROUND_BYTES = 2 * 2**20  # kRoundLarge
+
+
+_ADDRESSES = 1 << 50  # of a device; made up
+
+
+class AddressSpace:
+    """Addresses for what is taken from one device; none is given twice."""
+
+    def __init__(self, device: int) -> None:
+        self._next = (device + 1) * _ADDRESSES
+
+    def place(self, nbytes: int) -> int:
+        """The address of so many bytes."""
+        self._next += nbytes
+        return self._next - nbytes
 
 
 def segment_bytes(size: int) -> int:
@@ -155,13 +169,8 @@ class BlockPool:
                 self._unmap(block, give_back)
             elif not block.is_split:
                 self._remove(block)
-                self._forget(block)
+                del self.segments[block.address]
                 give_back(block)
-
-    def _forget(self, block: Block) -> None:
-        """Have a segment no longer, of which this is the one block."""
-        del self.segments[block.address]
-        self._space.release(block.address, block.size)
 
     # --- expandable segments ------------------------------------------------------------------
 
@@ -220,7 +229,7 @@ class BlockPool:
             block = block.previous
             block.absorb_next()
         if not block.is_split:
-            self._forget(block)
+            del self.segments[block.address]
 
 
 def _grown(block: Block) -> int:

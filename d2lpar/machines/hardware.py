@@ -87,11 +87,12 @@ class Accelerator:
         """What CUDA itself takes of the memory for a process, 3.8 MiB a multiprocessor, and of a
         device that somebody has made up a twentieth at most; none is known of other makers'.
 
-        From eleven messages of out-of-memory, which tell what the process has and what PyTorch
-        does: 128 to 137 MiB on T4 (40 multiprocessors), 210 on RTX A4000 (48), 501 on A100 (108),
-        473 to 504 on RTX 4090 (128), 512 on H100 (132), 429 on RTX 6000 Ada (142), 595 on RTX 5090
-        (170). github.com: CatVTON issue 133, tribev2 28, SA-ConvLSTM-Pytorch 22, VGGT-Long 6, CoSeR
-        10, Phidias-Diffusion 8, flux-webui 11, Keye 11, MTVCrafter 21, Wan2.1 465.
+        From nine messages of out-of-memory, which tell what the process has and what PyTorch does:
+        128 to 137 MiB on T4 (40 multiprocessors; of two messages Colab's GPU, not named), 210 on
+        RTX A4000 (48), 501 on A100 (108), 473 and 504 on RTX 4090 (128), 429 on RTX 6000 Ada (142),
+        595 on RTX 5090 (170); a tenth, of 2.1 GiB on an RTX 4090, was left out. None is of an H100.
+        github.com: CatVTON issue 133, tribev2 28, SA-ConvLSTM-Pytorch 22, VGGT-Long 6, CoSeR 10,
+        Phidias-Diffusion 8, flux-webui 11, MTVCrafter 21, Wan2.1 465 (left out: VGen 104).
         """
         if self.architecture.startswith("cdna"):
             return 0
@@ -270,8 +271,8 @@ HOST_SOURCES = {
     "62 modules for 2 and 4 devices",
     "collective_s": "none: the textbook's host; for those of servers see `catalogue.hosts`",
     "functional_s": "measured by us: all_reduce and wait_tensor of _functional_collectives on a "
-    "group that sends nothing, beside dist.all_reduce: 140 against 5 µs, on a core on which an "
-    "addition takes 1.36 µs",
+    "group that sends nothing, beside dist.all_reduce: 132 to 140 against 5 µs, on a core on which "
+    "an addition takes 1.33 to 1.36 µs",
     "checkpoint_s": "measured by us: torch.utils.checkpoint with use_reentrant, which keeps the "
     "states of random numbers and begins a backward pass within the other",
     "module_s": "measured by us: 0.75 µs for nn.Identity, 1.3 µs for nn.ReLU above torch.relu",

@@ -568,7 +568,6 @@ CONTEXTS = [
     ("RTX A4000", 210),
     ("A100-SXM4-40GB", 501),
     ("GeForce RTX 4090", 490),
-    ("H100-SXM5-80GB", 512),
     ("RTX 6000 Ada", 429),
     ("GeForce RTX 5090", 595),
 ]

@@ -8,7 +8,6 @@ stream that it was made for (`segments`).
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -23,6 +22,7 @@ from ..races.call_sites import Mark
 from ..races.tracked import History
 from ..races.vector_clock import Access
 from . import oom_report
+from .allocator_settings import is_expandable
 from .memory_history import MemoryHistory, Stack
 from .segments import (
     GRANULE_BYTES,
@@ -34,8 +34,6 @@ from .segments import (
     segment_bytes,
 )
 from .statistics import LARGE, SMALL, Statistics
-
-SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 Pools = tuple[BlockPool, BlockPool]  # the small and the large one
 Returned = TypeVar("Returned")
@@ -330,7 +328,7 @@ class CachingAllocator:
         if lost and self.free_bytes + lost >= asked:
             lines.append(
                 f"{bytes_text(lost)} more are free, but in fragments of segments that are in use: "
-                "the setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True avoids most of them. "
+                "the setting PYTORCH_ALLOC_CONF=expandable_segments:True avoids most of them. "
             )
         return "".join(lines) + (
             "Use a smaller batch or model, or split the model over more devices."
@@ -538,9 +536,3 @@ def allocations(memory: CachingAllocator) -> list[Allocation]:
     """Those that there are now, found by the garbage collector: nobody keeps a list of them."""
     found = [thing for thing in gc.get_objects() if type(thing) is Allocation]
     return [allocation for allocation in found if allocation.memory is memory]
-
-
-def is_expandable() -> bool:
-    """Whether the environment asks for expandable segments."""
-    settings = next(filter(None, map(os.environ.get, SETTINGS)), "")
-    return "expandable_segments:true" in settings.lower().replace(" ", "")

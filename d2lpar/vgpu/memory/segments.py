@@ -6,7 +6,7 @@ gets the smallest free block of its stream that is large enough; blocks that bec
 with free neighbours. A segment can be given back when all of it is free; what is free of others is
 lost in fragments, as long as no request fits into it.
 
-Expandable segments (`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`) are ranges of addresses,
+Expandable segments (`PYTORCH_ALLOC_CONF=expandable_segments:True`) are ranges of addresses,
 one for each stream and pool, of which pages are mapped as they are needed, and unmapped wherever
 they are free.
 """

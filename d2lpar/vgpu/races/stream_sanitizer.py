@@ -258,9 +258,8 @@ class StreamSanitizer:
         text = (
             f"memory of a tensor of {bytes_text(freed.asked_bytes)} on "
             f"{device_naming.text(home[0])} was freed while {other} may still use it (at {first}), "
-            "and may now be given to the "
-            f"tensor that is made on {stream_name(home)} at {second}. Call tensor.record_stream("
-            f"{named}) before the last name of the tensor goes, or let "
+            f"and may now be given to the tensor that is made on {stream_name(home)} at {second}. "
+            f"Call tensor.record_stream({named}) before the last name of the tensor goes, or let "
             f"{_waiting(home)}.wait_stream({named}) first."
         )
         self.report(Hazard("free", first, second, text))

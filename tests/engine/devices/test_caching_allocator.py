@@ -8,11 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from d2lpar.vgpu.memory import segments, snapshot
+import d2lpar as par
+from d2lpar.vgpu.memory import allocator_settings, segments, snapshot
 from d2lpar.vgpu.memory.caching_allocator import CachingAllocator
 from d2lpar.vgpu.memory.graph_pools import GraphPool
 
-KIB, MIB = 2**10, 2**20
+MIB = 2**20
 CAPACITY = 256 * MIB
 
 
@@ -68,7 +69,7 @@ def test_a_block_is_for_the_stream_that_had_it(memory):
 
 
 def test_fragments_are_lost_but_in_expandable_segments(memory, expandable):
-    """Of six tensors every other one is freed; one twice as large does not fit in between."""
+    """Of ten tensors every other one is freed; one five times as large does not fit in between."""
     kept = [memory.allocate(20 * MIB) for _ in range(2)]
     whole = memory.allocate(200 * MIB)
     del whole
@@ -221,6 +222,9 @@ def test_nothing_is_waited_for_nor_given_back_while_a_graph_is_captured(memory):
     held, pool = memory.allocate(100 * MIB), GraphPool([memory])
     held.used_by(1)
     del held
+    counted = memory.stats()
+    assert counted["active_bytes.all.current"] == 100 * MIB
+    assert (counted["active.all.current"], counted["allocation.all.current"]) == (1, 0)
     with pool.capturing(lambda stream: True):
         memory.empty_cache()
         with pytest.raises(torch.OutOfMemoryError):
@@ -257,3 +261,45 @@ def test_of_an_expandable_segment_nothing_is_left_at_the_end(monkeypatch, memory
         memory.allocate(30 * MIB)
         memory.empty_cache()
     assert memory.blocks() == []
+
+
+def test_what_can_grow_is_kept_for_what_needs_it(monkeypatch, memory):
+    """Of 16 MiB in the midst and 14 at the end, 8 are taken from the former."""
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    kept = [memory.allocate(16 * MIB), memory.allocate(10 * MIB)]
+    first = kept.pop(0).block.address
+    kept.append(memory.allocate(8 * MIB))
+    assert kept[-1].block.address == first
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ("", False),
+        ("expandable_segments:True", True),
+        ("expandable_segments: true,pinned_use_background_threads:True", True),
+        ("expandable_segments:False", False),
+    ],
+)
+def test_settings_of_the_environment(monkeypatch, settings, found):
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", settings)
+    assert allocator_settings.is_expandable() is found
+
+
+def test_settings_that_are_not_simulated_are_told(monkeypatch):
+    settings = "roundup_power2_divisions:[256:1,512:2,>:4],expandable_segments:True"
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", settings)
+    with pytest.warns(UserWarning, match="roundup_power2_divisions is not simulated"):
+        assert allocator_settings.is_expandable()
+
+
+def test_settings_that_a_program_changes_while_it_runs():
+    with par.emulate_cuda(1, verbose=False):
+        for settings, found in (("expandable_segments:True", True), ("", False)):
+            torch._C._accelerator_setAllocatorSettings(settings)
+            assert allocator_settings.is_expandable() is found
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+    assert not allocator_settings.is_expandable()

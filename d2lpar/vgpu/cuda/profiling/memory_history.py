@@ -1,4 +1,5 @@
-"""`torch.cuda.memory._record_memory_history` and its snapshots, for torch's memory visualiser.
+"""`torch.cuda.memory._record_memory_history` and its snapshots, for torch's memory visualiser; and
+the allocator's settings while a program runs.
 
 torch's own functions check arguments and write files, which are whole or as they were; here is what
 they ask of C++. Times in the history are simulated, stacks are Python's, and addresses are made up
@@ -7,7 +8,6 @@ they ask of C++. Times in the history are simulated, stacks are Python's, and ad
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from ....timeline.whole_file import whole
-from ...memory import snapshot
-from ...memory.caching_allocator import SETTINGS, CachingAllocator, is_expandable
+from ...memory import allocator_settings, snapshot
+from ...memory.caching_allocator import CachingAllocator
 from ...memory.memory_history import HistoryOptions, MemoryHistory
 from ...patching import Patches
 from ...torch_backend.machine.runtime import current_runtime
@@ -34,6 +34,7 @@ def install(patches: Patches) -> None:
         ("record_legacy", _record_legacy),
         ("snapshot", _snapshot),
         ("observe_oom", _observe_out_of_memory),
+        ("settings", allocator_settings.choose),
     ):
         patches.set(*torch_profiler.MEMORY_HISTORY[name], ours)
     for name in WRITES:
@@ -100,6 +101,7 @@ def _start(memory: CachingAllocator, options: HistoryOptions) -> None:
 
 
 def _forget() -> None:
+    allocator_settings.choose(None)
     for memory in current_runtime().memories:
         memory.history, memory.on_out_of_memory = None, None
 
@@ -122,8 +124,8 @@ def _snapshot(pool: object = None) -> dict[str, Any]:
         "segments": found,
         "device_traces": traces,
         "allocator_settings": {
-            "PYTORCH_CUDA_ALLOC_CONF": next(filter(None, map(os.environ.get, SETTINGS)), ""),
-            "expandable_segments": is_expandable(),
+            "PYTORCH_CUDA_ALLOC_CONF": allocator_settings.text(),
+            "expandable_segments": allocator_settings.is_expandable(),
         },
         "external_annotations": [],
     }

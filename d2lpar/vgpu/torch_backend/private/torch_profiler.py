@@ -26,4 +26,5 @@ MEMORY_HISTORY = {
     "record_legacy": (torch._C, "_cuda_record_memory_history_legacy"),
     "snapshot": (torch._C, "_cuda_memorySnapshot"),
     "observe_oom": (torch._C, "_cuda_attach_out_of_memory_observer"),
+    "settings": (torch._C, "_accelerator_setAllocatorSettings"),
 }

@@ -39,7 +39,7 @@ _HOME = {
     "fashion_mnist": "lesson.data",
     "trace_graph": "lesson.op_graph",
     "Timeline": "timeline",
-    "calibrate": "machines.measuring.calibration",
+    "calibrate": "machines.measuring.calibrating",
     "machine": "machines.lookup",
     "challenge": "checks.challenges",
     "check": "checks",

@@ -121,11 +121,11 @@ def _doctor(arguments: list[str]) -> None:
 
 
 def _calibrate(arguments: list[str]) -> int:
-    from ..machines.measuring import calibration
+    from ..machines.measuring import calibrating, calibration
 
     parser = _parser("calibrate")
     parser.add_argument(
-        "--seconds", type=option(Seconds), default=calibration.BUDGET_S, help="how long to measure"
+        "--seconds", type=option(Seconds), default=calibrating.BUDGET_S, help="how long to measure"
     )
     parser.add_argument("--device", help="cpu or cuda:0; default: the CPU and the first GPU")
     parser.add_argument("--output", metavar="FILE", help="default: where 'this machine' is found")
@@ -134,7 +134,7 @@ def _calibrate(arguments: list[str]) -> int:
         options.output = calibration.default_path()
         options.output.parent.mkdir(parents=True, exist_ok=True)
     with whole_file.tried({"--output": options.output}) as files:
-        found = calibration.calibrate(budget_s=options.seconds, device=options.device)
+        found = calibrating.calibrate(budget_s=options.seconds, device=options.device)
         say(found)
         problem = files["--output"].write_or_rescue(found.json)
     if problem is not None:

@@ -145,6 +145,8 @@ def _attribute(owner: object, name: str) -> object:
 
 def _exchange(namespaces: Iterable[dict], pairs: dict[int, tuple[object, object]]) -> None:
     for namespace in namespaces:
+        if pairs.keys().isdisjoint(map(id, list(namespace.values()))):
+            continue  # nearly all, and this is the quickest way to see it
         for name, value in list(namespace.items()):
             known = pairs.get(id(value))
             if known is not None and known[0] is value:

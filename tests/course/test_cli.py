@@ -11,7 +11,7 @@ import torch
 
 from d2lpar import machines
 from d2lpar.command import cli
-from d2lpar.machines.measuring import calibration, microbenchmarks, report
+from d2lpar.machines.measuring import calibrating, calibration, microbenchmarks, report
 
 ROOT = Path(__file__).parents[2]
 
@@ -135,7 +135,7 @@ def test_calibrate_prints_and_saves(run, monkeypatch, tmp_path):
 def test_a_folder_that_cannot_be_written(run, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     known = SimpleNamespace(save=lambda path: machines.save(machines.machine(), path))
-    monkeypatch.setattr(calibration, "calibrate", lambda **_: known)
+    monkeypatch.setattr(calibrating, "calibrate", lambda **_: known)
     found = run("calibrate", "--output", str(tmp_path / "file" / "x.json"))
     assert found.status == 2
     assert "file" in found.err

@@ -463,7 +463,7 @@ def test_numbers_given_to_par_are_refused_by_name_at_once(function, name, monkey
     """Or they are good ones: as many as one likes (`ENOUGH`), or such that nothing follows."""
     monkeypatch.setenv("D2LPAR_RANKS", "virtual")
     monkeypatch.setattr("d2lpar.lesson.data._source", _no_images)
-    monkeypatch.setattr("d2lpar.machines.measuring.calibration._device", _no_images)
+    monkeypatch.setattr("d2lpar.machines.measuring.calibrating._device", _no_images)
     ask, good = ALONE[function]
     for value in SMALL:
         options = BESIDES.get(function, {}) | good | {name: value}

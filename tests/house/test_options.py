@@ -8,7 +8,7 @@ import pytest
 
 from d2lpar.command import cli
 from d2lpar.command.course import grading
-from d2lpar.machines.measuring import calibration
+from d2lpar.machines.measuring import calibrating
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {  # and what they need besides options
@@ -53,7 +53,7 @@ def asked(tmp_path, monkeypatch, capsys):
     ):
         monkeypatch.setattr(place, works)
     monkeypatch.setattr(grading, "grade", works)
-    monkeypatch.setattr(calibration, "calibrate", works)
+    monkeypatch.setattr(calibrating, "calibrate", works)
     (tmp_path / "program.py").write_text("")
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "anna.py").write_text("def f():\n    return 1\n")

@@ -18,7 +18,7 @@ import d2lpar as par
 from d2lpar.command import cli
 from d2lpar.command.course import grading
 from d2lpar.lesson import results_table
-from d2lpar.machines.measuring import calibration
+from d2lpar.machines.measuring import calibrating
 from d2lpar.timeline import Span, Timeline, whole_file
 from d2lpar.timeline.streaming import StreamedTimeline
 from d2lpar.timeline.traces import trace as trace_files
@@ -57,7 +57,7 @@ def nothing_runs(monkeypatch):
 
     monkeypatch.setattr("d2lpar.vgpu.programs.runner._run_as_planned", works)
     monkeypatch.setattr(grading, "grade", works)
-    monkeypatch.setattr(calibration, "calibrate", works)
+    monkeypatch.setattr(calibrating, "calibrate", works)
 
 
 def homework(folder):

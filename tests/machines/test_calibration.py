@@ -18,7 +18,8 @@ import d2lpar as par
 from d2lpar import machines
 from d2lpar.machines.measuring import calibration, microbenchmarks, system
 from d2lpar.machines.measuring.calibration import CalibratedGpu, Calibration
-from d2lpar.machines.measuring.microbenchmarks import Reading, Stopwatch
+from d2lpar.machines.measuring.microbenchmarks import Stopwatch
+from d2lpar.machines.measuring.readings import Reading
 
 CPU = torch.device("cpu")
 

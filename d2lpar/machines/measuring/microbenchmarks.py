@@ -7,15 +7,15 @@ virtual GPU, whose readings are then those of its simulated clock.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter  # bound here, so that it stays the wall's clock
 
 import torch
+
+from .readings import Reading
 
 LEAST_REPEATS, MOST_REPEATS = 3, 50
 LEAST_S = 200e-6  # calls that are shorter are timed many at once
@@ -33,42 +33,6 @@ COPY_BYTES = 2**26
 KERNELS = 200  # queued behind a product that keeps the device busy meanwhile
 
 FLOPS, BYTES, SECONDS = "FLOP/s", "B/s", "s"
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One thing measured on one device: the median of `repeats`, both quartiles, and the best.
-
-    `probe` and `case` say what ("matmul", "float32"), `size` at which size (side of a matrix,
-    bytes, threads), `unit` is "FLOP/s", "B/s" or "s": of rates the highest is best, of times the
-    lowest.
-    """
-
-    device: str
-    probe: str
-    case: str
-    size: int
-    unit: str
-    median: float
-    lower_quartile: float
-    upper_quartile: float
-    best: float
-    repeats: int
-
-    def __post_init__(self) -> None:
-        ordered = (self.lower_quartile, self.median, self.upper_quartile)
-        if not 0 < min(ordered) <= max(ordered) < math.inf or sorted(ordered) != list(ordered):
-            raise ValueError(f"quartiles and median must be above zero and ordered, not {ordered}")
-        if not 0 < self.best < math.inf or self.repeats < 1:
-            raise ValueError(
-                f"best must be a number above zero and repeats from 1 on, not {self.best!r} and "
-                f"{self.repeats!r}"
-            )
-
-    @property
-    def spread(self) -> float:
-        """Half the distance between the quartiles, as a fraction of the median."""
-        return (self.upper_quartile - self.lower_quartile) / (2 * self.median)
 
 
 class Stopwatch:

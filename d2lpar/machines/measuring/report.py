@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ...timeline.formatting import binary_bytes_text, table
 from ..hardware import Accelerator, Host, Link, Machine
-from .microbenchmarks import Reading
+from .readings import Reading
 
 TITLES = {
     "matmul": "Products of square matrices, GFLOP/s, by side",

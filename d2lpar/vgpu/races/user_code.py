@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import FrameType, ModuleType
@@ -61,28 +62,35 @@ def is_user_frame(frame: FrameType) -> bool:
 
 def user_namespaces() -> Iterator[dict]:
     """The global names of the user's modules, and of the user's code that is being run."""
+    return _each_once(filter(_is_user_module, _modules()))
+
+
+def all_namespaces() -> Iterator[dict]:
+    """The global names of every module, and of the user's code that is being run."""
+    return _each_once(_modules())
+
+
+def _modules() -> Iterator[ModuleType]:
+    return (module for module in list(sys.modules.values()) if isinstance(module, ModuleType))
+
+
+def _is_user_module(module: ModuleType) -> bool:
+    file = vars(module).get("__file__")  # `getattr` would make lazy modules import others
+    return module is sys.modules.get("__main__") or (isinstance(file, str) and is_user_file(file))
+
+
+def _each_once(modules: Iterable[ModuleType]) -> Iterator[dict]:
+    """The names of modules, and of the user's frames that belong to no module any more."""
     seen: set[int] = set()
-    for namespace in _candidates():
+    for namespace in chain(map(vars, modules), _globals_of_frames()):
         if id(namespace) not in seen:
             seen.add(id(namespace))
             yield namespace
 
 
-def _candidates() -> Iterator[dict]:
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-        if module is sys.modules.get("__main__") or (isinstance(file, str) and is_user_file(file)):
-            yield vars(module)
+def _globals_of_frames() -> Iterator[dict]:
     frame: FrameType | None = _getframe(1)
     while frame is not None:
         if is_user_frame(frame):
             yield frame.f_globals
         frame = frame.f_back
-
-
-def all_namespaces() -> Iterator[dict]:
-    """The global names of every module, and of the user's code that is being run."""
-    yield from user_namespaces()
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType):
-            yield vars(module)

@@ -78,8 +78,9 @@ def handler(wired):
 def test_handlers_that_raise_or_ask_lose_nothing(wired, handler, text):
     wire, conductor = wired
     told, stops = 0, 0
-    end = time.monotonic() + 2
-    while time.monotonic() < end:
+    begin_s = time.monotonic()
+    while time.monotonic() < begin_s + 2 or stops <= 10:  # a busy machine gives few in that time
+        assert time.monotonic() < begin_s + 60
         try:
             handler()
             for _ in range(50):
@@ -90,7 +91,6 @@ def test_handlers_that_raise_or_ask_lose_nothing(wired, handler, text):
             stops += 1
     signal.setitimer(signal.ITIMER_REAL, 0)
     assert wire.ask(0, "echo", ("last",)) == ("last",)
-    assert stops > 10
     assert conductor.told == sorted(conductor.told)
     # The last may be told although a handler came before it was counted.
     assert set(range(told)) <= set(conductor.told) <= set(range(told + 1))

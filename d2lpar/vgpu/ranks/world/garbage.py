@@ -8,6 +8,9 @@ from contextlib import contextmanager
 
 from ...torch_backend.machine.runtime import Runtime
 
+_apart = False  # within such a block
+_frozen_by_others = False  # once seen: to count what is frozen takes long where that is much
+
 
 @contextmanager
 def older_objects_apart(rt: Runtime) -> Iterator[None]:
@@ -18,11 +21,20 @@ def older_objects_apart(rt: Runtime) -> Iterator[None]:
     the devices they stay in its sight: a report of what fills a memory finds them by it. A program
     that froze objects itself is left alone.
     """
-    if gc.get_freeze_count() or any(memory.allocated_bytes for memory in rt.memories):
+    global _apart
+    if _apart or _others_freeze() or any(memory.allocated_bytes for memory in rt.memories):
         yield
         return
     gc.freeze()
+    _apart = True
     try:
         yield
     finally:
+        _apart = False
         gc.unfreeze()
+
+
+def _others_freeze() -> bool:
+    global _frozen_by_others
+    _frozen_by_others = _frozen_by_others or gc.get_freeze_count() > 0
+    return _frozen_by_others

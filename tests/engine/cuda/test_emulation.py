@@ -438,7 +438,6 @@ REFUSED = {
     "torch.cuda.nccl.all_reduce": lambda: torch.cuda.nccl.all_reduce([torch.ones(1).cuda()]),
     "torch.backends.cuda.cufft_plan_cache": lambda: torch.backends.cuda.cufft_plan_cache.clear(),
     "torch.cuda.MemPool": lambda: torch.cuda.MemPool(),
-    "torch.export.export": lambda: torch.export.export(nn.Linear(2, 2).cuda(), (torch.ones(1, 2),)),
     "torch.nn.parallel.DistributedDataParallel": lambda: nn.parallel.DistributedDataParallel(
         nn.Linear(1, 1).cuda()
     ),

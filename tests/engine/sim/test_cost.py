@@ -252,6 +252,23 @@ def test_compiled_code_pads_rows_where_that_is_quicker():
     assert few == not_padded
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("form", ["to_sparse_coo", "to_sparse_csr"])
+def test_a_sparse_product_moves_a_row_for_each_number(form):
+    """And the numbers with their indices, and the result; not what a dense matrix would have."""
+    n, width = 512, 256
+    dense = torch.ones(n, width)
+    for bands in (1, 3):
+        whole = torch.ones(n, n).tril().triu(1 - bands)
+        numbers = int(whole.sum())
+        cost = cost_of(aten.mm.default, (getattr(whole, form)(), dense), {}, dense)
+        (kernel,) = cost.kernels
+        moved = cost.bytes + (kernel.again.bytes if kernel.again else 0)
+        of_matrix = 12 * numbers + 8 * (n + 1) if form == "to_sparse_csr" else 20 * numbers
+        assert moved == of_matrix + 4 * width * (numbers + n)
+        assert cost.flops == 2 * numbers * width
+
+
 def test_sparse_factors_have_no_rows_to_align(gpus):
     with par.simulate("1x-v100-nvswitch", with_values=True) as (gpu,):
         a = torch.eye(8, device=gpu).to_sparse()

@@ -216,10 +216,30 @@ def test_rows_in_two_partitions_of_the_cache_have_half_of_it():
     a100, ada = (MemoryRates(ACCELERATORS[name]) for name in ("A100-SXM4-80GB", "RTX 6000 Ada"))
     for rates, fits in ((a100, 0.5), (ada, 1.0)):
         whole = rates._cache_bytes / rates._multiprocessors
-        cached_s = rates.again_s(ReadAgain(10**9, int(0.5 * fits * whole), 1))
+        cached_s = rates.seconds(0, again=ReadAgain(10**9, int(0.5 * fits * whole), 1))
         assert cached_s == pytest.approx(10**9 / rates.cache_bytes_per_s)
-        from_memory_s = rates.again_s(ReadAgain(10**9, int(1.51 * fits * whole), 1))
+        from_memory_s = rates.seconds(0, again=ReadAgain(10**9, int(1.51 * fits * whole), 1))
         assert from_memory_s == pytest.approx(10**9 / rates.bytes_per_s)
+
+
+def test_rows_are_read_again_unless_the_cache_has_the_table():
+    """Twelve times as many rows as a table has: of 100 MB they come from memory each time, as those
+    of a copy do; of 1 MB only the result goes there."""
+    rows, width = 200_000, 128
+    with par.simulate("1x-v100-nvswitch", with_values=False) as (gpu,):
+
+        def seconds(table_rows, run):
+            table = torch.empty(table_rows, width, device=gpu)
+            words = torch.zeros(12 * rows, dtype=torch.int64, device=gpu)
+            return par.measure(lambda: run(table, words)).median_s
+
+        result = torch.empty(12 * rows, width, device=gpu)
+        copied_s = par.measure(lambda: result.clone()).median_s
+        for lookup in (torch.Tensor.__getitem__, lambda table, words: F.embedding(words, table)):
+            assert seconds(rows, lookup) == pytest.approx(copied_s, rel=0.05)
+            assert seconds(2_000, lookup) == pytest.approx(copied_s / 2, rel=0.05)
+        added_s = seconds(rows, lambda t, i: t.index_add_(0, i, result))
+        assert added_s == pytest.approx(1.5 * copied_s, rel=0.05), "read, changed and written"
 
 
 # --- smaller operands -----------------------------------------------------------------------------

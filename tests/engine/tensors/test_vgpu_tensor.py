@@ -251,6 +251,13 @@ def test_the_type_of_a_storage_makes_storages_of_the_host(gpus):
         assert (made.device.type, made.nbytes()) == ("cpu", 8)
 
 
+def test_shapes_alone_are_no_sparse_tensor():
+    with par.simulate("1x-v100-nvswitch", with_values=False) as (gpu,):
+        for places in (torch.zeros(2, 5, dtype=torch.long, device=gpu), torch.ones(2, 5).long()):
+            with pytest.raises(NotImplementedError, match="run it with values"):
+                torch.sparse_coo_tensor(places, torch.ones(5, device=places.device)).to(gpu)
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_sparse_tensors(gpus):
     a = torch.eye(3, device=gpus[0]).to_sparse()
@@ -262,6 +269,12 @@ def test_sparse_tensors(gpus):
     torch.optim.SGD(embedding.parameters(), lr=1).step()
     before[1] -= 2
     assert_close(on_host(embedding.weight), before)
+    b = torch.randn(3, 4, device=gpus[0], requires_grad=True)
+    for product in (torch.sparse.mm, torch.spmm, torch.matmul):
+        (2 * product(a, b)).sum().backward()
+        assert_close(on_host(product(a, b).detach()), on_host(b.detach()))
+        assert_close(on_host(b.grad), torch.full((3, 4), 2.0))
+        b.grad = None
     with pytest.raises(NotImplementedError, match="compressed"):
         torch.eye(2).to_sparse_csr().to(gpus[0]) @ torch.ones(2, device=gpus[0])
 

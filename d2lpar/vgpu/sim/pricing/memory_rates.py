@@ -33,8 +33,8 @@ class ReadAgain(NamedTuple):
     """What a kernel reads a second time, and what it has moved since the first time.
 
     Either each block its own `block_bytes`, and so many blocks as share a multiprocessor are
-    between; or, without such a number, all of them what a smaller operand has for each of a larger
-    one's parts, of `block_bytes` in all. That is read while memory brings the rest.
+    between; or, without such a number, all of them what they share, after `block_bytes` of it and
+    of others. What the cache has of that is read while memory brings the rest.
     """
 
     bytes: int
@@ -72,24 +72,25 @@ class MemoryRates:
         cached = nbytes * self.cached_share(nbytes)
         all_s = cached / self.cache_bytes_per_s + (nbytes - cached) / self.bytes_per_s
         if again is not None:
-            all_s += self.again_s(again)
+            cached_s, missed_s = self._again_s(again)
+            all_s += missed_s
+            all_s = all_s + cached_s if again.blocks_together else max(all_s, cached_s)
             nbytes += again.bytes if again.blocks_together else 0
         if blocks is None or self._of_one is None:
             return all_s
         return max(all_s, nbytes / (max(blocks, 1) * self._of_one))
 
-    def again_s(self, again: ReadAgain) -> float:
-        """How long it takes beyond that, if the device is full of blocks: those find in the cache
-        what they have read before, as far as all of theirs fits. Where rates were measured, it is
-        taken that kernels need no second look.
+    def _again_s(self, again: ReadAgain) -> tuple[float, float]:
+        """How long it takes to read that from the cache, and from memory, if the device is full of
+        blocks: those find in the cache what they have read before, as far as all of theirs fits.
+        Where rates were measured, it is taken that kernels need no second look.
         """
         if self._of_one is None:
-            return 0.0
+            return 0.0, 0.0
         blocks = self._multiprocessors * again.blocks_together
         share = self.cached_share(self._copies * max(blocks, 1) * again.block_bytes)
         cached = again.bytes * share
-        from_cache_s = cached / self.cache_bytes_per_s if blocks else 0.0
-        return from_cache_s + (again.bytes - cached) / self.bytes_per_s
+        return cached / self.cache_bytes_per_s, (again.bytes - cached) / self.bytes_per_s
 
     def cached_share(self, nbytes: int) -> float:
         """Share of so many bytes that are in the cache, 0 to 1."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...sim.pricing.memory_rates import ReadAgain
-from ..private import torch_operators
+from ..private import torch_operators, torch_tensors
 
 aten = torch.ops.aten
 # What torch's dispatcher hands over: the operation's schema says of which types the arguments are.
@@ -55,9 +55,11 @@ def size_bytes(tensor: torch.Tensor) -> int:
     """Bytes of a tensor that come from memory: fewer than its elements have, where these share
     their places, as in expanded tensors and in windows that overlap. What is repeated only after
     more than `REUSED_BYTES` of others comes from memory again."""
+    if tensor.layout is not torch.strided:
+        return sum(t.numel() * t.element_size() for t in torch_tensors.sparse_parts(tensor))
     count, each = tensor.numel(), tensor.element_size()
-    if not count or tensor.layout is not torch.strided:
-        return count * each
+    if not count:
+        return 0
     steps = [(n, step) for n, step in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
     if all(step for _, step in steps):
         return min(count, 1 + sum((n - 1) * step for n, step in steps)) * each
@@ -102,11 +104,29 @@ def moved_bytes(
     return total
 
 
-def read_for_each_part(
+def moved_again(
+    func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, object], outputs: object
+) -> ReadAgain | None:
+    """What an operation reads, or changes, after it has done so once; None if that is nothing, or
+    soon after it."""
+    if (touched := _TOUCHED.get(func.overloadpacket)) is not None:
+        added = torch_operators.schema_of(func).arguments[0].alias_info is not None
+        times = 2 if added and not _only_writes(func, args, kwargs) else 1
+        return rows_again(touched(args, outputs) or 0, size_bytes(args[0]), times)
+    return _read_for_each_part(func, args, outputs)
+
+
+def rows_again(nbytes: int, whole: int, times: int = 1) -> ReadAgain | None:
+    """The same of an operation that touches so many bytes of a `whole`, row by row, in an order
+    that nobody knows: until it comes back to a row it has seen all others, and written as much."""
+    return ReadAgain(times * (nbytes - whole), 2 * whole) if nbytes > whole else None
+
+
+def _read_for_each_part(
     func: torch._ops.OpOverload, args: Arguments, outputs: object
 ) -> ReadAgain | None:
     """What an operation by elements reads of smaller operands for each of the larger one's parts,
-    such as a mask of [queries, keys] for each head; None if the first time does for all."""
+    such as a mask of [queries, keys] for each head."""
     if torch.Tag.pointwise not in func.tags or not isinstance(outputs, torch.Tensor):
         return None
     shape, operands = outputs.shape, tensors_in(args)

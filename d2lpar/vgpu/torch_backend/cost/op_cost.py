@@ -19,13 +19,20 @@ from ...sim.pricing.kernel_cost import Cost, Kernel
 from ...sim.pricing.recurrent_cost import RecurrentCost, Steps
 from ...sim.pricing.tiles import Product, fetched_at_once
 from ...sim.pricing.winograd_convolution import Winograd, winograd
-from ..private import torch_attention, torch_operators, torch_recurrent, torch_settings
+from ..private import (
+    torch_attention,
+    torch_operators,
+    torch_recurrent,
+    torch_settings,
+    torch_tensors,
+)
 from .image_norm_cost import IMAGE_NORMS
 from .moved_bytes import (
     Arguments,
     Packet,
+    moved_again,
     moved_bytes,
-    read_for_each_part,
+    rows_again,
     size_bytes,
     tensors_in,
 )
@@ -96,6 +103,8 @@ def cost_of(
     if func in _SEQUENCES:
         return RecurrentCost(_steps(args, backward=func is torch_recurrent.backward))
     packet = _SAME_PRODUCT.get(func.overloadpacket, func.overloadpacket)
+    if packet in _FACTORS and (found := _sparse_product(packet, args, outputs)) is not None:
+        return found
     flops = _flops_of(packet, args, kwargs, outputs)
     tensors = [*tensors_in(args), *tensors_in(kwargs.values()), *tensors_in([outputs])]
     dtype, times = _arithmetic(tensors)
@@ -127,7 +136,7 @@ def cost_of(
         return Cost(*[Kernel(flops // count, nbytes // count)] * count, dtype=dtype)
     product = _product(packet, args, outputs, times)
     written = sum(map(size_bytes, tensors_in([outputs]))) if product else 0
-    again = None if product else read_for_each_part(func, args, outputs)
+    again = None if product else moved_again(func, args, kwargs, outputs)
     return Cost(Kernel(flops, nbytes, product, written=written, again=again), dtype=dtype)
 
 
@@ -260,6 +269,7 @@ _FACTORS = {
     aten.bmm: 0,
     aten.addmm: 1,
     aten.baddbmm: 1,
+    torch_operators.sparse_product: 1,
     torch_operators.scaled_product: 0,
 }
 
@@ -273,6 +283,23 @@ def _product(packet: Packet, args: Arguments, outputs: object, times: int) -> Pr
     found = [_fetched_at_once(matrix) for matrix in tensors_in([a, b, outputs])]
     narrow = min((numbers for numbers in found if numbers is not None), default=None)
     return Product(a.shape[-2], b.shape[-1], times * a.shape[-1], prod(a.shape[:-2]), narrow)
+
+
+def _sparse_product(packet: Packet, args: Arguments, outputs: object) -> Cost | None:
+    """That of a sparse matrix and a dense one, of which it takes a row for each of its numbers."""
+    first = _FACTORS[packet]
+    factors = tensors_in(args[first : first + 2])
+    sparse = [matrix for matrix in factors if matrix.layout is not torch.strided]
+    if len(sparse) != 1 or not isinstance(outputs, torch.Tensor):
+        return None
+    (dense,) = (matrix for matrix in factors if matrix is not sparse[0])
+    wide = dense.shape[-1 if dense is factors[1] else -2]
+    numbers = torch_tensors.sparse_parts(sparse[0])[-1].numel()
+    whole, taken = size_bytes(dense), numbers * wide * dense.element_size()
+    others = sum(map(size_bytes, [*tensors_in(args[:first]), *sparse, outputs]))
+    again = rows_again(taken, whole)
+    kernel = Kernel(2 * numbers * wide, others + min(taken, whole), again=again)
+    return Cost(kernel, dtype=_arithmetic([dense])[0])
 
 
 def _fetched_at_once(matrix: torch.Tensor) -> int | None:

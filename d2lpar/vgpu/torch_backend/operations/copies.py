@@ -34,7 +34,7 @@ from ..cost import host_cost
 from ..machine.runtime import Runtime, current_runtime, has_ended
 from ..private import torch_operators, torch_tensors
 from ..tensors import unknown_values
-from ..tensors.tensor import VirtualTensor, backing, check_allocated, layout_of, wrap
+from ..tensors.tensor import VirtualTensor, backing, check_allocated, laid_out_alone, wrap
 
 
 def to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
@@ -147,7 +147,7 @@ def _values(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _shapes(tensor: torch.Tensor) -> torch.Tensor:
-    return layout_of(tensor).empty()
+    return laid_out_alone(tensor).empty()
 
 
 def _size(tensor: torch.Tensor) -> int:

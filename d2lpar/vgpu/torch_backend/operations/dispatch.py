@@ -349,7 +349,10 @@ class _OpCall:
             if self.plan.is_view:
                 self.key += (value.storage_offset(), torch_tensors.is_zero(value))
             return value
-        return backing(value)
+        values = backing(value)
+        if values.layout is not torch.strided:  # shapes do not say how many there are
+            self.key += map(torch.numel, torch_tensors.sparse_parts(values))
+        return values
 
     def _take(self, tensor: VirtualTensor) -> None:
         """Let a tensor take part: the first says on which device, the others must be there, too."""

@@ -27,6 +27,7 @@ pin_memory = _aten._pin_memory.default
 pack_padded_sequence = _aten._pack_padded_sequence.default
 foreach_copy = _aten._foreach_copy_.default
 is_mask_left_aligned = _aten._nested_tensor_from_mask_left_aligned.default
+sparse_product = _aten._sparse_addmm
 sparse_product_reduced = _aten._sparse_mm_reduce_impl.default
 convolution = _aten._convolution
 scaled_product = _aten._scaled_mm

@@ -94,9 +94,15 @@ def storage_device(storage: torch.UntypedStorage) -> torch.device:
     return _storage_device.__get__(storage)
 
 
-def coo_parts(sparse: torch.Tensor) -> list[torch.Tensor]:
-    """Indices and values of a sparse tensor in coordinate format, coalesced or not."""
-    return [sparse._indices(), sparse._values()]
+def sparse_parts(sparse: torch.Tensor) -> list[torch.Tensor]:
+    """The dense tensors that make up a sparse one: those with the indices, then the values."""
+    if sparse.layout is torch.sparse_coo:  # coalesced or not
+        return [sparse._indices(), sparse._values()]
+    if sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [sparse.crow_indices(), sparse.col_indices(), sparse.values()]
+    if sparse.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [sparse.ccol_indices(), sparse.row_indices(), sparse.values()]
+    return [sparse]  # a layout of another library, such as mkldnn's
 
 
 def mark_parameter(tensor: torch.Tensor) -> None:

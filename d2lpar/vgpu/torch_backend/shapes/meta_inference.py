@@ -9,7 +9,7 @@ import torch
 from ...sim.pricing.kernel_cost import Cost
 from ..cost.op_cost import cost_of
 from ..private import torch_operators
-from ..tensors.tensor import TensorLayout, VirtualTensor, layout_of
+from ..tensors.tensor import TensorLayout, VirtualTensor, laid_out_alone, layout_of
 from ..values import own_kernels
 from ..values.refusals import is_of_meta, is_refused, refuse
 from . import meta_batch_norm
@@ -100,7 +100,7 @@ def _in_format_of(args: list, result: torch.Tensor) -> torch.Tensor:
 def _describe(value: object, numbers: dict[int, int]) -> object:
     if isinstance(value, torch.Tensor):
         number = numbers.get(id(value))
-        return layout_of(value) if number is None else Argument(number)
+        return laid_out_alone(value) if number is None else Argument(number)
     if isinstance(value, (list, tuple)):
         return [_describe(v, numbers) for v in value]
     return value

@@ -68,6 +68,16 @@ def layout_of(tensor: torch.Tensor) -> TensorLayout:
     )
 
 
+def laid_out_alone(tensor: torch.Tensor) -> TensorLayout:
+    """The same, where it is all that will be kept. NotImplementedError for a sparse tensor."""
+    if tensor.layout is not torch.strided:
+        raise NotImplementedError(
+            "shapes do not say how many numbers a sparse tensor has: run it with values, without "
+            "--shapes-only, or outside shape_only()"
+        )
+    return layout_of(tensor)
+
+
 class VirtualTensor(torch.Tensor, metaclass=KindOfTensor):
     """A tensor on `vgpu:i`. Made by torch's own functions, never by hand.
 
@@ -298,18 +308,7 @@ def _nothing(index: int, dtype: torch.dtype) -> VirtualTensor:
 def _size_bytes(wrapper: VirtualTensor, values: torch.Tensor | None) -> int:
     if values is None or values.layout is torch.strided:
         return wrapper.nbytes
-    return sum(part.numel() * part.element_size() for part in _parts(values))
-
-
-def _parts(sparse: torch.Tensor) -> list[torch.Tensor]:
-    """The dense tensors that make up a sparse one."""
-    if sparse.layout is torch.sparse_coo:
-        return torch_tensors.coo_parts(sparse)
-    if sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [sparse.crow_indices(), sparse.col_indices(), sparse.values()]
-    if sparse.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [sparse.ccol_indices(), sparse.row_indices(), sparse.values()]
-    return [sparse]  # a layout of another library, such as mkldnn's
+    return sum(part.numel() * part.element_size() for part in torch_tensors.sparse_parts(values))
 
 
 def _mirror_bits(wrapper: VirtualTensor, values: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from ..private import torch_operators
 from . import (
     attention_values,
     batch_norm_values,
@@ -16,6 +17,18 @@ from . import (
     rms_norm_values,
 )
 
+
+def _sparse_product(
+    added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    """`torch.sparse.mm`, whose C++ takes a virtual matrix for a dense one: so it transposes all,
+    that the sparse one comes first."""
+    if b.layout is torch.strided:
+        return torch_operators.sparse_product.default(added, a, b, beta=beta, alpha=alpha)
+    whole = added.t().expand(b.shape[1], a.shape[0])
+    return torch.addmm(whole, b.t(), a.t(), beta=beta, alpha=alpha).t()
+
+
 KERNELS: dict[torch._ops.OpOverload, Callable[..., object]] = {
     **attention_values.KERNELS,
     **batch_norm_values.KERNELS,
@@ -23,4 +36,5 @@ KERNELS: dict[torch._ops.OpOverload, Callable[..., object]] = {
     **mixed_batch_norm.KERNELS,
     **recurrent_values.KERNELS,
     **rms_norm_values.KERNELS,
+    torch_operators.sparse_product.default: _sparse_product,
 }

@@ -252,6 +252,24 @@ def test_compiled_code_pads_rows_where_that_is_quicker():
     assert few == not_padded
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_flash_kernel_that_is_called_by_itself_costs_the_same(causal):
+    """Tokens come before heads there, and those of all sequences may lie in a row."""
+    batch, heads, of_keys, tokens, size = 3, 8, 2, 512, 64
+    q, k = (torch.empty(batch, n, tokens, size, dtype=torch.half) for n in (heads, of_keys))
+    whole = cost_of(
+        aten._scaled_dot_product_flash_attention.default, (q, k, k, 0.0, causal), {}, q
+    ).seconds(A100)
+    rows, of_rows = (t.transpose(1, 2).contiguous() for t in (q, k))
+    ends = torch.arange(batch + 1, dtype=torch.int32) * tokens
+    for packed in (False, True):
+        given = [t.flatten(0, 1) if packed else t for t in (rows, of_rows, of_rows)]
+        ranges = [ends, ends] if packed else [None, None]
+        args = (*given, *ranges, tokens, tokens, 0.0, causal, False)
+        alone = cost_of(aten._flash_attention_forward.default, args, {}, given[0])
+        assert alone.seconds(A100) == whole
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("form", ["to_sparse_coo", "to_sparse_csr"])
 def test_a_sparse_product_moves_a_row_for_each_number(form):

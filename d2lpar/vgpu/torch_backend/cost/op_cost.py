@@ -49,6 +49,14 @@ _ATTENTION = {
     torch_attention.cudnn_attention: (CUDNN, False),
     torch_attention.cudnn_attention_backward: (CUDNN, True),
 }
+# The kernels of flash attention called by themselves: tokens come before heads, and sequences may
+# be packed one behind the other.
+_FLASH_ALONE = {
+    "aten::_flash_attention_forward": False,
+    "aten::_flash_attention_backward": True,
+    "torch_attn::_varlen_attn": False,
+    "torch_attn::_varlen_attn_backward": True,
+}
 _SEQUENCES = {torch_recurrent.forward, torch_recurrent.backward}
 FEWEST_CHANNELS = 32
 _ADDED_TO = {aten.addmm: aten.mm, aten.baddbmm: aten.bmm}  # products that something is added to
@@ -98,8 +106,8 @@ def cost_of(
     outputs: object,
 ) -> Cost:
     """The cost of `outputs = func(*args, **kwargs)`, from shapes and data types alone."""
-    if func in _ATTENTION:
-        return _attention(func, args, kwargs)
+    if func in _ATTENTION or torch_operators.schema_of(func).name in _FLASH_ALONE:
+        return AttentionCost(attention_of(func, args, kwargs))
     if func in _SEQUENCES:
         return RecurrentCost(_steps(args, backward=func is torch_recurrent.backward))
     packet = _SAME_PRODUCT.get(func.overloadpacket, func.overloadpacket)
@@ -170,32 +178,35 @@ def _drawing(args: Arguments, nbytes: int) -> list[Kernel]:
 # --- fused attention ------------------------------------------------------------------------------
 
 
-def _attention(
-    func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, object]
-) -> AttentionCost:
-    return AttentionCost(attention_of(func, args, kwargs))
-
-
 def attention_of(func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, Any]) -> Attention:
-    """The work of a fused kernel of attention."""
-    kind, backward = _ATTENTION[func]
-    schema = torch_operators.schema_of(func).arguments
-    given: dict[str, Any] = {a.name: a.default_value for a in schema if a.has_default_value()}
-    given |= {a.name: value for a, value in zip(schema, args, strict=False)} | kwargs
+    """The work of a fused kernel of attention. Packed sequences are taken to be as long as the
+    longest: how long each is, its values say."""
+    schema = torch_operators.schema_of(func)
+    alone = _FLASH_ALONE.get(schema.name)
+    kind, backward = _ATTENTION[func] if alone is None else (FLASH, alone)
+    names = schema.arguments
+    given: dict[str, Any] = {a.name: a.default_value for a in names if a.has_default_value()}
+    given |= {a.name: value for a, value in zip(names, args, strict=False)} | kwargs
     query, key, value = given["query"], given["key"], given["value"]
-    batch, heads, queries, size = query.shape
+    batch = prod(query.shape[:-3])
+    heads, queries = query.shape[-3:-1]
+    keys_heads, keys = key.shape[-3:-1]
+    if alone is not None:
+        batch *= ceil(heads / given["max_q"])
+        heads, queries, keys_heads, keys = queries, given["max_q"], keys, given["max_k"]
+    window = given.get("window_size")
     return Attention(
         kind,
         batch,
         heads,
-        key.shape[1],
+        keys_heads,
         queries,
-        key.shape[2],
-        size,
+        keys,
+        query.shape[-1],
         value.shape[-1],
         str(query.dtype).removeprefix("torch."),
-        given["is_causal"],
-        given["dropout_p"] > 0,
+        given["is_causal"] or (window is not None and list(window) == [-1, 0]),
+        given.get("dropout_p", 0) > 0,
         backward,
         _mask_bytes(given.get("attn_bias"), given.get("grad_input_mask")),
     )

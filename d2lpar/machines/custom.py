@@ -70,8 +70,10 @@ def _found(what: str, which: object) -> Any:
         raise ValueError(f"{what} is a name or a par.machines.{part.cls.__name__}, not {which!r}")
     if which in part.known:
         return part.known[which]
-    if which in CATALOGUE and (found := part.of(CATALOGUE[which])) is not None:
-        return found
+    kind = which.partition("x-")[2]  # "1x-k80" has the parts of the machine with more of them
+    for machine in CATALOGUE.values():
+        if kind and machine.name.partition("x-")[2] == kind and part.of(machine) is not None:
+            return part.of(machine)
     raise ValueError(f"no {what} is called {which!r}; {_advice(part, which)}")
 
 

@@ -536,6 +536,11 @@ def test_a_cluster_has_the_network_that_it_is_given():
     assert "25gbe" in found.name
 
 
+def test_a_part_may_be_that_of_a_machine_with_fewer_accelerators():
+    found = machines.machine("1x-rtx-3090", host="1x-rtx-4090")
+    assert found.host == machines.machine("1x-rtx-4090").host
+
+
 def test_a_machine_without_changes_is_itself():
     whole = machines.machine("8x-h100-nvswitch")
     assert machines.machine(whole) is whole

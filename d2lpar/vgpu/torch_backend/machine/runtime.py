@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 
@@ -63,7 +63,6 @@ class Runtime:
         self.order = self.sanitizer.order
         self.autograd_streams = AutogradStreams(self.order, self.let_wait, self.captures.of)
         self.host_copies = HostCopies(self.order, self.sanitizer.report)
-        self.blocks_launches = os.environ.get(LAUNCH_BLOCKING) == "1"
         self.shape_only = False
         self.shape_only_blocks = 0
         self.outside: Runtime | None = None  # that of the block around, if it is one of a block
@@ -90,6 +89,11 @@ class Runtime:
             self.watch()
         self.machine = machine
         self.clock.grow(machine)
+
+    @cached_property
+    def blocks_launches(self) -> bool:
+        """Whether the host waits for each kernel: as CUDA does, it asks before the first one."""
+        return os.environ.get(LAUNCH_BLOCKING) == "1"
 
     @property
     def device_count(self) -> int:

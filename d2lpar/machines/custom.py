@@ -70,9 +70,11 @@ def _found(what: str, which: object) -> Any:
         raise ValueError(f"{what} is a name or a par.machines.{part.cls.__name__}, not {which!r}")
     if which in part.known:
         return part.known[which]
-    kind = which.partition("x-")[2]  # "1x-k80" has the parts of the machine with more of them
-    for machine in CATALOGUE.values():
-        if kind and machine.name.partition("x-")[2] == kind and part.of(machine) is not None:
+    count, _, kind = which.partition("x-")  # "1x-k80" has the parts of the machine with more
+    for name, machine in CATALOGUE.items():
+        fewer = count.isdecimal() and 1 <= int(count) <= len(machine.accelerators)
+        known = which == name or (fewer and machine.name.partition("x-")[2] == kind)
+        if known and part.of(machine) is not None:
             return part.of(machine)
     raise ValueError(f"no {what} is called {which!r}; {_advice(part, which)}")
 

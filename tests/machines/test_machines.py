@@ -553,6 +553,8 @@ def test_a_machine_without_changes_is_itself():
         ({"gpu": "a100-sxm4"}, "no gpu is called 'a100-sxm4'; there is 'A100-SXM4-40GB'"),
         ({"gpu": "?"}, r"print\(\*par.machines.ACCELERATORS\)"),
         ({"host": "8x-a100-nvswtch"}, "there is '8x-a100-nvswitch'"),
+        ({"host": "foox-rtx-4090"}, "no host is called 'foox-rtx-4090'"),
+        ({"host": "99x-rtx-4090"}, "no host is called '99x-rtx-4090'"),
         ({"peer": "k80"}, "no peer is called 'k80'"),
         ({"host": 3}, "host is a name or a par.machines.Host, not 3"),
         ({"peer": [1]}, "peer is a name or a par.machines.Link"),

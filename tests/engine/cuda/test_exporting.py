@@ -48,7 +48,7 @@ def cuda():
 
 def test_a_program_that_was_exported_on_the_cpu_computes_the_same_on_a_gpu():
     model, x = net("cpu").eval(), torch.randn(8, 4)
-    program = move_to_device_pass(torch.export.export(model, (x,)), "cuda")
+    program = move_to_device_pass(torch.export.export(mod=model, args=(x,)), "cuda")
     found = program.module()(x.cuda())
     assert found.is_cuda
     assert_close(found.cpu(), model(x))

@@ -252,6 +252,22 @@ def test_compiled_code_pads_rows_where_that_is_quicker():
     assert few == not_padded
 
 
+def test_a_sparse_tensor_in_a_list_costs_what_it_has():
+    with par.simulate("1x-v100-nvswitch", with_values=True) as (gpu,):
+        few, many = (torch.eye(512, device=gpu).to_sparse(), torch.ones(512, 512, device=gpu))
+        seconds = [
+            par.measure(lambda a=a: torch.cat([a, a])).median_s
+            for a in (few, many.to_sparse(), few)
+        ]
+    assert seconds[0] == seconds[2] < seconds[1]
+
+
+def test_packed_attention_of_nothing_costs_a_kernel():
+    empty, ends = torch.empty(0, 8, 64, dtype=torch.half), torch.zeros(2, dtype=torch.int32)
+    args = (empty, empty, empty, ends, ends, 0, 0, 0.0, False, False)
+    assert cost_of(aten._flash_attention_forward.default, args, {}, empty).seconds(A100) > 0
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_flash_kernel_that_is_called_by_itself_costs_the_same(causal):
     """Tokens come before heads there, and those of all sequences may lie in a row."""

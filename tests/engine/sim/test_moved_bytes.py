@@ -238,6 +238,9 @@ def test_rows_are_read_again_unless_the_cache_has_the_table():
         for lookup in (torch.Tensor.__getitem__, lambda table, words: F.embedding(words, table)):
             assert seconds(rows, lookup) == pytest.approx(copied_s, rel=0.05)
             assert seconds(2_000, lookup) == pytest.approx(copied_s / 2, rel=0.05)
+        columns = torch.zeros(width, dtype=torch.int64, device=gpu)
+        turned_s = par.measure(lambda: result[:, columns]).median_s
+        assert turned_s == pytest.approx(copied_s, rel=0.05), "each row is in the cache"
         added_s = seconds(rows, lambda t, i: t.index_add_(0, i, result))
         assert added_s == pytest.approx(1.5 * copied_s, rel=0.05), "read, changed and written"
 

@@ -29,11 +29,17 @@ def install(patches: Patches) -> None:
 
 
 def _unless_virtual(theirs: Callable[..., object]) -> Callable[..., object]:
-    def trace(what: nn.Module | ExportedProgram, *args: Any, **kwargs: Any) -> object:
-        inputs = tree_leaves((args, kwargs, getattr(what, "example_inputs", None)))
-        tensors = [*what.parameters(), *what.buffers(), *inputs]
-        if any(isinstance(tensor, VirtualTensor) for tensor in tensors):
+    def trace(*args: Any, **kwargs: Any) -> object:
+        found = tree_leaves((args, kwargs))
+        for what in filter(_has_tensors, tuple(found)):
+            found += [*what.parameters(), *what.buffers()]
+            found += tree_leaves(getattr(what, "example_inputs", None))
+        if any(isinstance(tensor, VirtualTensor) for tensor in found):
             return _refuse()
-        return theirs(what, *args, **kwargs)
+        return theirs(*args, **kwargs)
 
     return trace
+
+
+def _has_tensors(value: object) -> bool:
+    return isinstance(value, (nn.Module, ExportedProgram))

@@ -25,13 +25,13 @@ def older_objects_apart(rt: Runtime) -> Iterator[None]:
     if _apart or _others_freeze() or any(memory.allocated_bytes for memory in rt.memories):
         yield
         return
-    gc.freeze()
     _apart = True
+    gc.freeze()
     try:
         yield
     finally:
-        _apart = False
         gc.unfreeze()
+        _apart = False
 
 
 def _others_freeze() -> bool:

@@ -112,14 +112,18 @@ def moved_again(
     if (touched := _TOUCHED.get(func.overloadpacket)) is not None:
         added = torch_operators.schema_of(func).arguments[0].alias_info is not None
         times = 2 if added and not _only_writes(func, args, kwargs) else 1
-        return rows_again(touched(args, outputs) or 0, size_bytes(args[0]), times)
+        nbytes, of_one = touched(args, outputs) or 0, _in_unknown_order(func, args)
+        return rows_again(nbytes, size_bytes(args[0]), of_one, times)
     return _read_for_each_part(func, args, outputs)
 
 
-def rows_again(nbytes: int, whole: int, times: int = 1) -> ReadAgain | None:
-    """The same of an operation that touches so many bytes of a `whole`, row by row, in an order
-    that nobody knows: until it comes back to a row it has seen all others, and written as much."""
-    return ReadAgain(times * (nbytes - whole), 2 * whole) if nbytes > whole else None
+def rows_again(nbytes: int, whole: int, of_one: int, times: int = 1) -> ReadAgain | None:
+    """The same of an operation that touches so many bytes of a `whole`, whose parts of `of_one`
+    bytes it goes through in an order that nobody knows: until it comes back to a place in a part,
+    it has seen all others, and written as much."""
+    if nbytes <= whole or 2 * of_one <= REUSED_BYTES:
+        return None
+    return ReadAgain(times * (nbytes - whole), 2 * of_one)
 
 
 def _read_for_each_part(
@@ -185,6 +189,21 @@ def _only_writes(func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str,
 _Part = Callable[[Arguments, Any], "int | None"]  # bytes; None: all of it, as far as one can tell
 
 
+def _in_unknown_order(func: torch._ops.OpOverload, args: Arguments) -> int:
+    """Bytes of what indices order: what lies behind the dimensions before the first that they
+    name, since the kernel goes through those one by one."""
+    tensor, where = args[0], args[1]
+    if func.overloadpacket in _ROW_BY_ROW:
+        first = 1
+    elif isinstance(where, int):
+        first = where % max(tensor.dim(), 1)
+    elif isinstance(where, (list, tuple)):
+        first = next(i for i, index in enumerate(where) if index is not None)
+    else:
+        first = 0
+    return prod(tensor.shape[first:]) * tensor.element_size()
+
+
 def _runs(tensor: torch.Tensor, count: int, together: int) -> int:
     """Bytes of so many elements of which so many lie `together`."""
     run = max(together, 1) * tensor.element_size()
@@ -241,6 +260,7 @@ def _chosen(args: Arguments, outputs: torch.Tensor) -> int:
     return outputs.numel() * args[0].element_size() if part is None else part
 
 
+_ROW_BY_ROW = {aten.nll_loss_forward, aten.nll_loss2d_forward}
 _TOUCHED: dict[Packet, _Part] = {  # of the first argument
     aten.index_select: _rows_read,
     aten.gather: _along,

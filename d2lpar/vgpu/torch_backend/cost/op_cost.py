@@ -55,6 +55,7 @@ _FLASH_ALONE = {
     "aten::_flash_attention_forward": False,
     "aten::_flash_attention_backward": True,
     "torch_attn::_varlen_attn": False,
+    "torch_attn::_varlen_attn_out": False,
     "torch_attn::_varlen_attn_backward": True,
 }
 _SEQUENCES = {torch_recurrent.forward, torch_recurrent.backward}
@@ -192,9 +193,11 @@ def attention_of(func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str,
     heads, queries = query.shape[-3:-1]
     keys_heads, keys = key.shape[-3:-1]
     if alone is not None:
-        batch *= ceil(heads / given["max_q"])
-        heads, queries, keys_heads, keys = queries, given["max_q"], keys, given["max_k"]
-    window = given.get("window_size")
+        heads, queries, keys_heads, keys = queries, heads, keys, keys_heads
+        if query.dim() == 3:  # packed
+            longest, keys = max(given["max_q"], 1), given["max_k"]
+            batch, queries = max(ceil(queries / longest), 1), longest
+    right = (given.get("window_size") or (None, given.get("window_size_right")))[1]
     return Attention(
         kind,
         batch,
@@ -205,7 +208,7 @@ def attention_of(func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str,
         query.shape[-1],
         value.shape[-1],
         str(query.dtype).removeprefix("torch."),
-        given["is_causal"] or (window is not None and list(window) == [-1, 0]),
+        given["is_causal"] or right == 0,
         given.get("dropout_p", 0) > 0,
         backward,
         _mask_bytes(given.get("attn_bias"), given.get("grad_input_mask")),
@@ -297,20 +300,26 @@ def _product(packet: Packet, args: Arguments, outputs: object, times: int) -> Pr
 
 
 def _sparse_product(packet: Packet, args: Arguments, outputs: object) -> Cost | None:
-    """That of a sparse matrix and a dense one, of which it takes a row for each of its numbers."""
+    """That of a sparse matrix and a dense one, of which it takes a row for each of its numbers; or
+    of two sparse ones, whose numbers meet by chance."""
     first = _FACTORS[packet]
     factors = tensors_in(args[first : first + 2])
     sparse = [matrix for matrix in factors if matrix.layout is not torch.strided]
-    if len(sparse) != 1 or not isinstance(outputs, torch.Tensor):
+    if not sparse or len(factors) < 2 or not isinstance(outputs, torch.Tensor):
         return None
-    (dense,) = (matrix for matrix in factors if matrix is not sparse[0])
-    wide = dense.shape[-1 if dense is factors[1] else -2]
+    dtype, times = _arithmetic(factors)
     numbers = torch_tensors.sparse_parts(sparse[0])[-1].numel()
-    whole, taken = size_bytes(dense), numbers * wide * dense.element_size()
     others = sum(map(size_bytes, [*tensors_in(args[:first]), *sparse, outputs]))
-    again = rows_again(taken, whole)
-    kernel = Kernel(2 * numbers * wide, others + min(taken, whole), again=again)
-    return Cost(kernel, dtype=_arithmetic([dense])[0])
+    if len(sparse) == 2:
+        pairs = numbers * torch_tensors.sparse_parts(sparse[1])[-1].numel()
+        return Cost(Kernel(2 * times * pairs // max(factors[1].shape[-2], 1), others), dtype=dtype)
+    dense = factors[0] if sparse[0] is factors[1] else factors[1]
+    wide = dense.shape[-2 if dense is factors[0] else -1]
+    whole, taken = size_bytes(dense), numbers * wide * dense.element_size()
+    again = rows_again(taken, whole, whole)
+    return Cost(
+        Kernel(2 * times * numbers * wide, others + min(taken, whole), again=again), dtype=dtype
+    )
 
 
 def _fetched_at_once(matrix: torch.Tensor) -> int | None:

@@ -46,6 +46,7 @@ from ..tensors.tensor import (
     adopt,
     backing,
     check_allocated,
+    laid_out_alone,
     layout_of,
     wrap,
 )
@@ -346,11 +347,16 @@ class _OpCall:
         self.tensors.append(value)
         self.key += (value.shape, value.stride(), value.dtype)
         if self._shape_only:
+            if value.vgpu_values is not None and value.vgpu_values.layout is not torch.strided:
+                laid_out_alone(value.vgpu_values)
             if self.plan.is_view:
                 self.key += (value.storage_offset(), torch_tensors.is_zero(value))
             return value
-        values = backing(value)
-        if values.layout is not torch.strided:  # shapes do not say how many there are
+        return self._counted(backing(value))
+
+    def _counted(self, values: torch.Tensor) -> torch.Tensor:
+        """The same; of a sparse tensor its shape does not say how many numbers it has."""
+        if values.layout is not torch.strided:
             self.key += map(torch.numel, torch_tensors.sparse_parts(values))
         return values
 
@@ -376,7 +382,7 @@ class _OpCall:
         self.tensors += tensors
         for property_of in (torch_tensors.shape, torch.Tensor.stride, torch_tensors.dtype):
             self.key += map(property_of, tensors)
-        return [*map(backing, tensors)]
+        return [self._counted(backing(tensor)) for tensor in tensors]
 
     def _check_host_tensors(self, args: Mapping[int | str, object]) -> None:
         """Scalars of the host may join in, as on CUDA, and indices; other tensors may not."""

@@ -23,6 +23,8 @@ def _sparse_product(
 ) -> torch.Tensor:
     """`torch.sparse.mm`, whose C++ takes a virtual matrix for a dense one: so it transposes all,
     that the sparse one comes first."""
+    if a.layout is not torch.strided and b.layout is not torch.strided:
+        return torch.sparse.mm(b.t(), a.t()).t()
     if b.layout is torch.strided:
         return torch_operators.sparse_product.default(added, a, b, beta=beta, alpha=alpha)
     whole = added.t().expand(b.shape[1], a.shape[0])

@@ -259,7 +259,8 @@ def test_a_sparse_tensor_in_a_list_costs_what_it_has():
             par.measure(lambda a=a: torch.cat([a, a])).median_s
             for a in (few, many.to_sparse(), few)
         ]
-    assert seconds[0] == seconds[2] < seconds[1]
+    assert seconds[0] == pytest.approx(seconds[2])
+    assert seconds[1] > 2 * seconds[0]
 
 
 def test_packed_attention_of_nothing_costs_a_kernel():

@@ -275,6 +275,12 @@ def test_sparse_tensors(gpus):
         assert_close(on_host(product(a, b).detach()), on_host(b.detach()))
         assert_close(on_host(b.grad), torch.full((3, 4), 2.0))
         b.grad = None
+    wants = torch.eye(3, device=gpus[0]).to_sparse().requires_grad_()
+    for product in (torch.sparse.mm, torch.matmul):
+        with pytest.raises(NotImplementedError, match="gradient of a sparse matrix"):
+            product(wants, b)
+        with torch.no_grad():
+            assert_close(on_host(product(wants, b)), on_host(b.detach()))
     with pytest.raises(NotImplementedError, match="compressed"):
         torch.eye(2).to_sparse_csr().to(gpus[0]) @ torch.ones(2, device=gpus[0])
 

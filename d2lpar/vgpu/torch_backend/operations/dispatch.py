@@ -61,6 +61,7 @@ CACHED_SIGNATURES = 20_000
 _INNER_CALLS = 6  # at least, from torch to where an operation is put in its order
 _EACH_VIRTUAL = repeat(VirtualTensor)
 _PLAIN = frozenset({int, type(None), torch.dtype, str})
+_PRODUCTS = frozenset({aten.mm, aten.addmm, aten.mv, aten.bmm, torch_operators.sparse_product})
 _LOSSES = (aten.mse_loss, aten.smooth_l1_loss, aten.huber_loss, aten.binary_cross_entropy)
 
 
@@ -352,12 +353,18 @@ class _OpCall:
             if self.plan.is_view:
                 self.key += (value.storage_offset(), torch_tensors.is_zero(value))
             return value
-        return self._counted(backing(value))
+        return self._counted(value)
 
-    def _counted(self, values: torch.Tensor) -> torch.Tensor:
-        """The same; of a sparse tensor its shape does not say how many numbers it has."""
+    def _counted(self, tensor: VirtualTensor) -> torch.Tensor:
+        """Its values; of a sparse tensor the shape does not say how many numbers it has."""
+        values = backing(tensor)
         if values.layout is not torch.strided:
             self.key += map(torch.numel, torch_tensors.sparse_parts(values))
+            if self.plan.packet in _PRODUCTS and tensor.requires_grad and torch.is_grad_enabled():
+                raise NotImplementedError(
+                    "the gradient of a sparse matrix in a product is not simulated: on a virtual "
+                    "GPU autograd takes it for dense. Use a matrix that needs none, or to_dense()"
+                )
         return values
 
     def _take(self, tensor: VirtualTensor) -> None:
@@ -382,7 +389,7 @@ class _OpCall:
         self.tensors += tensors
         for property_of in (torch_tensors.shape, torch.Tensor.stride, torch_tensors.dtype):
             self.key += map(property_of, tensors)
-        return [self._counted(backing(tensor)) for tensor in tensors]
+        return [*map(self._counted, tensors)]
 
     def _check_host_tensors(self, args: Mapping[int | str, object]) -> None:
         """Scalars of the host may join in, as on CUDA, and indices; other tensors may not."""

@@ -15,6 +15,7 @@ import atexit
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -49,7 +50,12 @@ def run(code: str, env: dict[str, str] | None = None) -> subprocess.CompletedPro
         assert server.stdout is not None
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
-        answer = server.stdout.readline()
+        try:
+            answer = server.stdout.readline()
+        except BaseException:  # the time of a test is over: the next is not to wait for its child
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+            raise
         assert answer, "the process that forks has ended: does a test end its parent?"
         printed = [(Path(folder) / name).read_text(encoding="utf-8") for name in OUTPUTS]
     return subprocess.CompletedProcess(code, int(answer), *printed)
@@ -75,7 +81,9 @@ def run_on_ranks(
 
 def _running() -> subprocess.Popen[str]:
     """The process that forks; one for all tests of this process."""
-    if not _servers or _servers[0].poll() is not None:
+    if _servers and _servers[0].poll() is not None:
+        close()
+    if not _servers:
         _servers[:] = [
             subprocess.Popen(
                 [sys.executable, __file__],
@@ -84,6 +92,7 @@ def _running() -> subprocess.Popen[str]:
                 text=True,
                 # A thread pool would not survive the fork.
                 env={**os.environ, "PYTHONPATH": HERE, "OMP_NUM_THREADS": "1"},
+                process_group=0,
             )
         ]
         atexit.register(close)

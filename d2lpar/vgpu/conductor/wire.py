@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ..signals import closed_to_handlers
 from .messages import Messages, PipeMessages, framed
 
 BATCH = 64  # calls that are sent together
@@ -36,8 +37,9 @@ class FarObject:
         self.wire = wire
         self.number = wire.next_number() if number is None else number
 
+    @closed_to_handlers
     def __del__(self) -> None:
-        if self.number >= FIRST_FREE:
+        if getattr(self, "number", 0) >= FIRST_FREE:  # an interrupt may have come before
             self.wire.drop(self.number)
 
 

@@ -21,6 +21,7 @@ from ..device_naming import text
 from ..races.call_sites import Mark
 from ..races.tracked import History
 from ..races.vector_clock import Access
+from ..signals import closed_to_handlers
 from . import oom_report
 from .allocator_settings import is_expandable
 from .memory_history import MemoryHistory, Stack
@@ -82,9 +83,9 @@ def _out_of_memory(*args: int | str | None) -> OutOfMemoryError:
 
 def _undisturbed(method: Callable[..., Returned]) -> Callable[..., Returned]:
     """A method within which pools are as it leaves them: what a collection of garbage frees
-    meanwhile is freed after it. The lock is for replicas, which are threads. (Written out, as an
-    interrupt may come between the lines of an `__exit__`, and would leave the lock held.)"""
+    meanwhile is freed after it. The lock is for replicas, which are threads."""
 
+    @closed_to_handlers
     @wraps(method)
     def undisturbed(self: CachingAllocator, *args: Any, **kwargs: Any) -> Returned:
         with self.lock:
@@ -153,24 +154,23 @@ class CachingAllocator:
         size = -(-nbytes // GRANULE_BYTES) * GRANULE_BYTES if self.counts else 0
         if self.on_allocate is not None:
             self.on_allocate(size, stream)
-        block = None
-        if size:  # CUDA allocates nothing for an empty tensor
-            block = self._find(size, nbytes, stream) or self._make_room(size, nbytes, stream)
-        allocation = Allocation(self, block, stream, nbytes)
+        allocation = Allocation(self, stream, nbytes)
+        if size and not self._find(size, allocation):  # CUDA allocates nothing for an empty tensor
+            self._make_room(size, allocation)
         if self.changes is not None:
             self.changes.append((id(allocation), allocation.nbytes))
         return allocation
 
-    def _find(self, size: int, requested: int, stream: int) -> Block | None:
-        """A block of the cache, or of a new segment; None if the device has no room for that."""
+    def _find(self, size: int, allocation: Allocation) -> bool:
+        """Give it a block of the cache, or of a new segment; False if the device has no room."""
         with self.lock:  # if busy all the same, a finalizer makes a tensor amid a change
-            block = None if self._busy else self._take(size, requested, stream)
-        return block or self._extend(size, requested, stream)
+            is_found = not self._busy and self._take(size, allocation)
+        return is_found or self._extend(size, allocation)
 
     @_undisturbed
-    def _take(self, size: int, requested: int, stream: int) -> Block | None:
-        block = self._pool(size, stream).take(size, stream)
-        return None if block is None else self._begun(block, requested)
+    def _take(self, size: int, allocation: Allocation) -> bool:
+        block = self._pool(size, allocation.stream).take(size, allocation.stream)
+        return block is not None and self._begin(block, allocation)
 
     def _pool(self, size: int, stream: int) -> BlockPool:
         """Where a block of that size for that stream is from."""
@@ -179,37 +179,37 @@ class CachingAllocator:
                 return pools[size > SMALL_BYTES]
         return self._own_pools[size > SMALL_BYTES]
 
-    def _extend(self, size: int, requested: int, stream: int) -> Block | None:
-        """A block of a new segment, or of new pages."""
+    def _extend(self, size: int, allocation: Allocation) -> bool:
+        """Give it a block of a new segment, or of new pages, if the device has them."""
         if self.beside is not None:  # others may go on meanwhile, so without the lock
             self._tell(segment_bytes(size))
-        block = self._extended(size, requested, stream)
+        is_there = self._extended(size, allocation)
         if self.beside is not None and is_expandable():
             self._tell()
-        return block
+        return is_there
 
     @_undisturbed
-    def _extended(self, size: int, requested: int, stream: int) -> Block | None:
-        pool, nbytes = self._pool(size, stream), segment_bytes(size)
+    def _extended(self, size: int, allocation: Allocation) -> bool:
+        pool, nbytes = self._pool(size, allocation.stream), segment_bytes(size)
         if is_expandable():
-            return self._mapped(pool, size, requested, stream)
+            return self._mapped(pool, size, allocation)
         if nbytes > self.free_bytes:
-            return None
-        block = pool.add(size, nbytes, stream)
+            return False
+        block = pool.add(size, nbytes, allocation.stream)
         self._took(block, block.address, nbytes)
-        return self._begun(block, requested)
+        return self._begin(block, allocation)
 
-    def _mapped(self, pool: BlockPool, size: int, requested: int, stream: int) -> Block | None:
-        place = pool.expandable(size, stream)
+    def _mapped(self, pool: BlockPool, size: int, allocation: Allocation) -> bool:
+        place = pool.expandable(size, allocation.stream)
         if place is None and size <= self.capacity_bytes:
-            pool.add_range(self.capacity_bytes * 9 // 8, stream)
-            place = pool.expandable(size, stream)
+            pool.add_range(self.capacity_bytes * 9 // 8, allocation.stream)
+            place = pool.expandable(size, allocation.stream)
         if place is None or place[1] > self.free_bytes:
-            return None
+            return False
         address = place[0].address
         block = pool.map(*place, size)
         self._took(block, address, place[1])
-        return self._begun(block, requested)
+        return self._begin(block, allocation)
 
     def _took(self, block: Block, address: int, nbytes: int) -> None:
         """Count what was taken from the device, there, for the sake of a block."""
@@ -219,16 +219,17 @@ class CachingAllocator:
         if self.history is not None:
             self.history.taken(address, nbytes, block.stream, expandable=block.expandable)
 
-    def _begun(self, block: Block, requested: int) -> Block:
-        """Count a block that is in use from now on."""
-        block.requested = requested
+    def _begin(self, block: Block, allocation: Allocation) -> bool:
+        """Count a block that is the allocation's from now on."""
+        block.requested = allocation.requested_bytes
+        allocation.block, allocation.nbytes = block, block.size
         for counts in self.statistics.of[block.pool.which]:
-            counts.take(block.size, requested)
+            counts.take(block.size, block.requested)
         if self.allocated_bytes > self.highest_bytes:
             self.highest_bytes = self.allocated_bytes
         if self.history is not None:
             self.history.allocated(block)
-        return block
+        return True
 
     def free(self, allocation: Allocation) -> None:
         """Take a block back; if streams still use it, only `complete` lets others have it."""
@@ -285,23 +286,21 @@ class CachingAllocator:
             self.history.completed(block)
         block.pool.give(block)
 
-    def _make_room(self, size: int, requested: int, stream: int) -> Block:
+    def _make_room(self, size: int, allocation: Allocation) -> None:
         """Wait for what other streams still use, and give back what is cached, as the allocator
         does before it gives up."""
         if self.catch_up is not None:
             self.catch_up()
-            block = self._find(size, requested, stream)
-            if block is not None:
-                return block
+            if self._find(size, allocation):
+                return
         with self.lock:
             is_amid_a_change = self._busy
         if not self.captures and not is_amid_a_change:
             self.empty_cache()
             self.statistics.events["num_alloc_retries"] += 1
-            block = self._extend(size, requested, stream)
-            if block is not None:
-                return block
-        raise self._out_of_memory(segment_bytes(size), stream)
+            if self._extend(size, allocation):
+                return
+        raise self._out_of_memory(segment_bytes(size), allocation.stream)
 
     def _out_of_memory(self, asked: int, stream: int) -> OutOfMemoryError:
         self.look_beside()
@@ -469,12 +468,11 @@ class Allocation:
         "written",
     )
 
-    def __init__(
-        self, memory: CachingAllocator, block: Block | None, stream: int, requested_bytes: int
-    ) -> None:
+    @closed_to_handlers
+    def __init__(self, memory: CachingAllocator, stream: int, requested_bytes: int) -> None:
         self.memory = memory
-        self.block = block
-        self.nbytes = 0 if block is None else block.size
+        self.block: Block | None = None
+        self.nbytes = 0
         self.requested_bytes = requested_bytes
         self.stream = stream
         self.made: Mark | None = None
@@ -515,6 +513,7 @@ class Allocation:
         """
         self._exchange(self.memory.allocate(nbytes, stream), _OF_MEMORY)
 
+    @closed_to_handlers
     def _exchange(self, other: Allocation, names: Sequence[str]) -> None:
         if self.memory.changes is not None:
             pair = ((self, other), (other, self))
@@ -525,6 +524,7 @@ class Allocation:
             setattr(self, name, others)
             setattr(other, name, mine)
 
+    @closed_to_handlers
     def __del__(self) -> None:
         self.memory.free(self)
 
@@ -533,6 +533,6 @@ _OF_MEMORY = [name for name in Allocation.__slots__ if name not in ("__weakref__
 
 
 def allocations(memory: CachingAllocator) -> list[Allocation]:
-    """Those that there are now, found by the garbage collector: nobody keeps a list of them."""
+    """Those that have memory now, found by the garbage collector: nobody keeps a list of them."""
     found = [thing for thing in gc.get_objects() if type(thing) is Allocation]
-    return [allocation for allocation in found if allocation.memory is memory]
+    return [one for one in found if one.memory is memory and one.block is not None]

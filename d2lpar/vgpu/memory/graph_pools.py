@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ..signals import closed_to_handlers
 from ..sim.clock import StreamKey
 from .caching_allocator import CachingAllocator
 
@@ -35,6 +36,7 @@ class GraphPool:
             for memory, capture in begun:
                 memory.captures = [each for each in memory.captures if each is not capture]
 
+    @closed_to_handlers
     def __del__(self) -> None:
         for _, pools in self._pools:
             for pool in pools:

@@ -19,6 +19,7 @@ from ...machines import Link, Machine
 from ...timeline import MemorySample, Span, Timeline
 from ...timeline.spans import ANNOTATION
 from ..device_naming import text
+from ..signals import closed_to_handlers, open_to_handlers
 from .busy_intervals import Resource
 from .copy_routes import Port, hops
 from .event_queue import EventQueue, Note, QueuedWork
@@ -117,6 +118,7 @@ class Clock:
         """Another thread of the same process, which begins now."""
         return HostThread(name, host_thread.now_s, host_thread.used)
 
+    @closed_to_handlers
     def gather(self, host_thread: HostThread, branches: Iterable[HostThread]) -> None:
         """Let a host thread go on when the others have come as far as they have."""
         host_thread.now_s = max([host_thread.now_s, *(other.now_s for other in branches)])
@@ -143,6 +145,7 @@ class Clock:
         for timeline in self.timelines:
             timeline.add_annotation(span)
 
+    @closed_to_handlers
     def dispatch(
         self, host_thread: HostThread, seconds: float, name: str, correlation: int = 0
     ) -> None:
@@ -154,6 +157,7 @@ class Clock:
                 host_thread.name, name, start_s, end_s, correlation, host_thread.line
             )
 
+    @closed_to_handlers
     def wait_until(
         self,
         host_thread: HostThread,
@@ -193,6 +197,7 @@ class Clock:
 
     # --- what the devices do ----------------------------------------------------------------
 
+    @closed_to_handlers
     def kernel(
         self,
         host_thread: HostThread,
@@ -220,6 +225,7 @@ class Clock:
             work.recorded = {stream: self._operations}
         return self._submit(work, queue)
 
+    @closed_to_handlers
     def copy(
         self,
         host_thread: HostThread,
@@ -255,6 +261,7 @@ class Clock:
             self._submit(work, *queues)
         return work
 
+    @closed_to_handlers
     def record_event(self, host_thread: HostThread, stream: StreamKey) -> QueuedWork:
         """A mark that happens when what is queued on `stream` is done; at once, if it is idle."""
         queue = self._stream(stream)
@@ -264,6 +271,7 @@ class Clock:
             mark.recorded = recorded_by((queue.last, stream))
         return self._submit(mark, queue)
 
+    @closed_to_handlers
     def stream_waits(self, host_thread: HostThread, stream: StreamKey, event: QueuedWork) -> None:
         """Let what is queued on `stream` from now on begin when `event` has happened."""
         queue = self._stream(stream)
@@ -275,12 +283,14 @@ class Clock:
 
     # --- what several hosts do together -----------------------------------------------------
 
+    @closed_to_handlers
     def announce(self, seconds: float, ports: Iterable[Port], hosts: int) -> QueuedWork:
         """Work of `seconds` on all `ports` that begins when so many `hosts` have joined it."""
         work = QueuedWork(0.0, tuple(self._ports[port] for port in ports), seconds)
         self._schedule.announce(work, hosts)
         return work
 
+    @closed_to_handlers
     def equip(
         self,
         work: QueuedWork,
@@ -295,6 +305,7 @@ class Clock:
         shares = [(self._engines[device][0].shares, share) for device, share in taken if share]
         work.takes = (*work.takes, *shares)
 
+    @closed_to_handlers
     def join(
         self,
         host_thread: HostThread,
@@ -334,14 +345,17 @@ class Clock:
         queue.last = until or work
         queue.queue.append(work)
 
+    @closed_to_handlers
     def meet(self, host_thread: HostThread, work: QueuedWork) -> None:
         """Join announced work as a host that queues nothing on a device."""
         self._schedule.join(work, host_thread.now_s)
 
+    @closed_to_handlers
     def depart(self, _: HostThread, work: QueuedWork, after: QueuedWork | None) -> None:
         """Let a stream go on that has joined a transfer `until` that work: now, or `after` it."""
         self._schedule.join(work, 0.0, after)
 
+    @closed_to_handlers
     def abandon(self, _: HostThread, work: QueuedWork) -> None:
         """Let announced work be over that can never begin, as streams wait for one another."""
         self._schedule.begin(work)
@@ -349,6 +363,7 @@ class Clock:
 
     # --- when it happens --------------------------------------------------------------------
 
+    @closed_to_handlers
     def end_s(self, work: QueuedWork) -> float:
         """When `work` is done, also if that is in the future.
 
@@ -368,6 +383,7 @@ class Clock:
         self._schedule.begin(work)
         return work.end_s is not None
 
+    @open_to_handlers
     def _let_others_go_on(self, known: Callable[[], bool]) -> None:
         if self.others is not None and (self._schedule.to_join or not known()):
             self.others(known)
@@ -388,6 +404,7 @@ class Clock:
         last = self._stream(stream).last
         return last is None or self.is_done(host_thread, last)
 
+    @closed_to_handlers
     def settle(self) -> None:
         """Work out all that is queued, also what lies in the future, and record it."""
         self._schedule.begin_all()

@@ -18,6 +18,7 @@ import torch
 from ...machines import Machine
 from ..bounds import OLDEST_TORCH
 from ..device_naming import TYPE
+from ..signals import hold_handlers
 from . import kernels
 from .cost import host_cost
 from .machine import runtime
@@ -102,6 +103,7 @@ def _register() -> None:
     data.replace_data()
     serialization.install()
     host_cost.count_python()
+    hold_handlers()
 
 
 def _setup_function() -> Callable[..., None]:

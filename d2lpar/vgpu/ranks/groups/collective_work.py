@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import torch
 
+from ...signals import closed_to_handlers
 from ...torch_backend.machine.host_threads import HOST
 from ...torch_backend.machine.runtime import current_runtime
 from ...torch_backend.module.graph_capture import CUDAGraph, capturing
@@ -38,6 +39,7 @@ class CollectiveWork(c10d_private.WorkBase):
         rt = rank.world.rt
         self._known = {} if stream is None else rt.order.release(stream)
 
+    @closed_to_handlers
     def __del__(self) -> None:
         """A collective that nobody has waited for keeps its tensors: see `unwaited`."""
         if self._stream is not None and not self._is_waited_for:

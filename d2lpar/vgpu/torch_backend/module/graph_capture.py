@@ -365,9 +365,7 @@ class CUDAGraph:
         place, index = _place(value), value.vgpu_index
         if place not in self._uncounted:
             mine = value.vgpu_allocation
-            self._uncounted[place] = Allocation(
-                mine.memory, None, mine.stream, mine.requested_bytes
-            )
+            self._uncounted[place] = Allocation(mine.memory, mine.stream, mine.requested_bytes)
         return wrap(backing(value), index, allocation=self._uncounted[place])
 
     def save(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> None:

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from ...patching import FOR_GOOD
+from ...signals import closed_to_handlers
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -89,6 +90,7 @@ def make_device_guard() -> object:
     return DeviceGuard()
 
 
+@closed_to_handlers
 def _type_of_device(_: object) -> object:
     try:
         _notice()

@@ -1,0 +1,170 @@
+"""Handlers of signals, kept from where the engine may not be left.
+
+Python runs a handler between two instructions of the main thread, and where C or C++ lets it. With
+CUDA much is C++ that is Python here: memory that is freed runs a finalizer, whose exceptions Python
+only prints, so that the program would go on as if nobody had interrupted it; a clock or an
+allocator that is left amid a change is of no more use. And wherever torch asks for the device's
+guard, pybind11 lets handlers run in a function that ends the process if one raises.
+
+So a handler that comes amid the former is called a moment later, and what a handler raises is
+raised by the interpreter: at once, if that has called it, else when C++ is back. A program that
+sleeps, or waits for somebody, comes back to no interpreter, and is woken and interrupted there.
+
+Where threads cannot be sent signals (on Windows) all is as Python has it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import functools
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Container
+from contextlib import suppress
+from sys import _getframe  # documented, and quicker than `inspect.currentframe`
+from types import CodeType, FrameType
+from typing import Any, ParamSpec, TypeVar
+
+from .patching import FOR_GOOD
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+Frame = FrameType | None
+Handler = Callable[[int, Any], object]
+
+AGAIN_S = 1e-3
+_sleep = time.sleep  # of the real clock
+_set, _get = signal.signal, signal.getsignal
+_closed: set[CodeType] = set()
+_open: set[CodeType] = set()
+_waiting: deque[Callable[[Frame], None]] = deque()  # to call a handler, or to raise
+
+
+def closed_to_handlers(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Let handlers of signals wait until this function, a decorator's argument, is over: it calls
+    nothing of the program's, and waits for nobody, but in what is `open_to_handlers`."""
+    _closed.add(function.__code__)
+    return function
+
+
+def open_to_handlers(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Let handlers come in this function, and what it calls, whoever has called it."""
+    _open.add(function.__code__)
+    return function
+
+
+def hold_handlers() -> None:
+    """From now on, and for those that there are: called once a process."""
+    if not hasattr(signal, "pthread_kill"):
+        return
+
+    @functools.wraps(_set)
+    def set_handler(number: int, handler: Any) -> Any:
+        held = functools.partial(_heard, handler) if callable(handler) else handler
+        return _own(_set(number, held))
+
+    FOR_GOOD.set(signal, "signal", set_handler)
+    FOR_GOOD.set(signal, "getsignal", functools.wraps(_get)(lambda number: _own(_get(number))))
+    kernel = sys.modules.get("ipykernel.kernelbase")
+    if kernel is not None:  # it has the name, and sets the handler of interrupts for each cell
+        FOR_GOOD.set(kernel, "signal", set_handler)
+    with suppress(ValueError):  # in another thread than the main one none can be set
+        for number in signal.valid_signals():
+            handler = _get(number)
+            if callable(handler):
+                set_handler(number, handler)
+
+
+def _own(handler: Any) -> Any:
+    """What the program has set."""
+    is_held = isinstance(handler, functools.partial) and handler.func is _heard
+    return handler.args[0] if is_held else handler
+
+
+def _heard(handler: Handler, number: int, frame: Frame) -> None:
+    """What Python calls, or C++, and which raises nothing."""
+    if _is_in(_closed, frame):
+        _do_later(functools.partial(handler, number))
+        return
+    try:
+        _call(handler, number, frame)
+    except BaseException as error:
+        _do_later(functools.partial(_raise, error))
+
+
+@open_to_handlers
+def _call(handler: Handler, number: int, frame: Frame) -> None:
+    handler(number, frame)
+
+
+def _raise(error: BaseException, _: Frame) -> None:
+    raise error
+
+
+def _is_in(functions: Container[CodeType], frame: Frame) -> bool:
+    """Whether one of them is being carried out there."""
+    while frame is not None and frame.f_code not in _open:
+        if frame.f_code in functions:
+            return True
+        frame = frame.f_back
+    return False
+
+
+class _Interpreter:
+    """Asks whether this is true, when it has been `told` to: between two instructions of the main
+    thread, as one of C's pending calls, which come right after handlers of signals."""
+
+    has_asked = True
+    _is_told = False
+
+    def tell(self) -> None:
+        """Let it ask once: an exception may be on its way when it asks again."""
+        if not self._is_told:
+            self._is_told = True
+            ask = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
+            ctypes.pythonapi.Py_AddPendingCall(ask, ctypes.py_object(self))
+
+    def __bool__(self) -> bool:
+        self._is_told = False
+        frame = _getframe(1)
+        if _is_in(_OWN, frame):
+            self.tell()  # to ask at the next instruction, until that is the program's
+        else:
+            self.has_asked = True
+            if _waiting and not _is_in(_closed, frame):
+                _waiting.popleft()(frame)
+        return False
+
+
+_interpreter = _Interpreter()
+
+
+def _do_later(action: Callable[[Frame], None]) -> None:
+    """Call this in the main thread with the frame that it is in then."""
+    _waiting.append(action)
+    _set(signal.SIGURG, _urged)  # of all signals the one that nobody uses
+    _thread.start_new_thread(_urge, ())
+    _interpreter.tell()
+
+
+def _urge() -> None:
+    _sleep(AGAIN_S)
+    while _waiting:
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGURG)
+        _sleep(AGAIN_S)
+
+
+def _urged(_: int, frame: Frame) -> None:
+    """Let the interpreter ask again, unless it has not since the last time: the program waits."""
+    if _waiting and _interpreter.has_asked:
+        _interpreter.has_asked = False
+        _interpreter.tell()
+    elif _waiting and not _is_in(_closed, frame):
+        _waiting.popleft()(frame)
+
+
+_OWN = {_heard.__code__, _urged.__code__}

@@ -1,0 +1,107 @@
+"""Handlers of signals: what they raise gets out, once, wherever the engine is."""
+
+import gc
+import os
+import random
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+import d2lpar as par
+from d2lpar.vgpu.memory.caching_allocator import CachingAllocator
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(signal, "pthread_kill"), reason="handlers are Python's own without it"
+)
+
+
+class Interrupted(BaseException):
+    pass
+
+
+@pytest.fixture
+def number():
+    """A signal whose handler raises Interrupted."""
+    heard = signal.SIGVTALRM
+
+    def interrupt(*_):
+        raise Interrupted
+
+    before = signal.signal(heard, interrupt)
+    yield heard
+    signal.signal(heard, before)
+
+
+@pytest.fixture
+def device():
+    return par.devices(1, kind="virtual", verbose=False)[0]
+
+
+def test_a_signal_while_memory_is_freed_interrupts_the_program(device, number, monkeypatch, capfd):
+    tensor = torch.ones(3, device=device)
+    free = CachingAllocator.free
+
+    def interrupted(memory, allocation):
+        signal.raise_signal(number)
+        free(memory, allocation)
+
+    monkeypatch.setattr(CachingAllocator, "free", interrupted)
+    before = torch.vgpu.memory_allocated(device)
+    del tensor
+    with pytest.raises(Interrupted):
+        time.sleep(1000)
+    assert torch.vgpu.memory_allocated(device) < before
+    assert not capfd.readouterr().err  # as Python says what a finalizer raises
+
+
+def test_signals_at_any_time_interrupt_once_and_cost_no_memory(device, number):
+    """Some come while torch asks for the guard of the device, where an exception would end the
+    process, some in the allocator, and some before a tensor has got what was allocated for it."""
+    net, x = torch.nn.Linear(8, 8, device=device), torch.ones(4, 8, device=device)
+
+    def step():
+        net(x).sum().backward()
+        net.zero_grad()
+
+    def interrupted_after(seconds):
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+        while True:
+            step()
+
+    def held():
+        step()
+        gc.collect()
+        return torch.vgpu.memory_allocated(device)
+
+    before = held()
+    draw = random.Random(0)
+    for _ in range(300):
+        with pytest.raises(Interrupted):
+            interrupted_after(draw.uniform(2e-4, 2e-3))
+    assert held() == before
+
+
+def test_who_sleeps_is_interrupted(device, number):
+    threading.Timer(0.05, signal.pthread_kill, (threading.get_ident(), number)).start()
+    with pytest.raises(Interrupted):
+        time.sleep(1000)
+
+
+@pytest.mark.parametrize("send", [signal.raise_signal, lambda number: os.kill(os.getpid(), number)])
+def test_what_a_program_sends_itself_is_heard_at_once(device, number, send):
+    heard = []
+    signal.signal(number, lambda *of: heard.append(of))
+    send(number)
+    assert [number_ for number_, _ in heard] == [number]
+
+
+def test_a_program_finds_the_handlers_that_it_has_set(device, number):
+    first, second = (lambda *_: None), (lambda *_: None)
+    signal.signal(number, first)
+    assert signal.getsignal(number) is first
+    assert signal.signal(number, second) is first
+    assert signal.signal(number, signal.SIG_IGN) is second
+    assert signal.getsignal(number) == signal.SIG_IGN

@@ -10,7 +10,8 @@ So a handler that comes amid the former is called a moment later, and what a han
 raised by the interpreter: at once, if that has called it, else when C++ is back. A program that
 sleeps, or waits for somebody, comes back to no interpreter, and is woken and interrupted there.
 
-Where threads cannot be sent signals (on Windows) all is as Python has it.
+Where threads cannot be sent signals (on Windows) handlers come as Python has them. Threads get no
+signals, and an error that one is to meet is given to it where it harms nothing.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Container
 from contextlib import suppress
-from sys import _getframe  # documented, and quicker than `inspect.currentframe`
+from dis import opmap
+from sys import _current_frames, _getframe  # documented, both
 from types import CodeType, FrameType
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from .patching import FOR_GOOD
 
@@ -35,13 +38,17 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Frame = FrameType | None
 Handler = Callable[[int, Any], object]
+Action = Callable[[Frame], object]
 
 AGAIN_S = 1e-3
-_sleep = time.sleep  # of the real clock
+_BY_PYTHON = {opmap["RESUME"], opmap["JUMP_BACKWARD"]}
+_sleep, _now = time.sleep, time.monotonic  # of the real clock
 _set, _get = signal.signal, signal.getsignal
-_closed: set[CodeType] = set()
+# What a dead key's reference calls raises nothing either.
+_weak: list[Any] = [WeakSet(), WeakKeyDictionary(), WeakValueDictionary()]
+_closed: set[CodeType] = {each._remove.__code__ for each in _weak}  # noqa: SLF001
 _open: set[CodeType] = set()
-_waiting: deque[Callable[[Frame], None]] = deque()  # to call a handler, or to raise
+_waiting: deque[Action] = deque()  # to call a handler, or to raise
 
 
 def closed_to_handlers(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -114,6 +121,26 @@ def _is_in(functions: Container[CodeType], frame: Frame) -> bool:
     return False
 
 
+def raise_in(thread: threading.Thread, error: type[BaseException], patience_s: float) -> None:
+    """Let another thread meet an error, where the interpreter begins a function or a loop again:
+    elsewhere it may be in C++. One that sleeps, or waits, meets it when it is back in Python."""
+    assert thread.ident is not None, "it has started"
+    until_s = _now() + patience_s
+    while not _may_be_left(_current_frames().get(thread.ident)):
+        if _now() > until_s:
+            break
+        _sleep(AGAIN_S)
+    ident = ctypes.c_ulong(thread.ident)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error))
+
+
+def _may_be_left(frame: Frame) -> bool:
+    """Whether a thread, which is there and has not the interpreter's lock, meets an error there."""
+    if frame is None:
+        return True  # it is over
+    return frame.f_code.co_code[frame.f_lasti] in _BY_PYTHON and not _is_in(_closed, frame)
+
+
 class _Interpreter:
     """Asks whether this is true, when it has been `told` to: between two instructions of the main
     thread, as one of C's pending calls, which come right after handlers of signals."""
@@ -143,7 +170,7 @@ class _Interpreter:
 _interpreter = _Interpreter()
 
 
-def _do_later(action: Callable[[Frame], None]) -> None:
+def _do_later(action: Action) -> None:
     """Call this in the main thread with the frame that it is in then."""
     _waiting.append(action)
     _set(signal.SIGURG, _urged)  # of all signals the one that nobody uses
@@ -152,9 +179,11 @@ def _do_later(action: Callable[[Frame], None]) -> None:
 
 
 def _urge() -> None:
+    main = threading.main_thread().ident
+    assert main is not None, "it has started"
     _sleep(AGAIN_S)
     while _waiting:
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGURG)
+        signal.pthread_kill(main, signal.SIGURG)
         _sleep(AGAIN_S)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from ... import machines
 from ...timeline.inputs import require
 from ..bounds import MOST_RANKS
 from ..device_naming import device
+from ..signals import raise_in
 from ..sim.clock import HostThread
 from ..torch_backend.machine.runtime import current_runtime, instead, running
 from ..torch_backend.register import register_backend
@@ -30,6 +30,7 @@ from .world.rank_scheduler import Ended
 
 HOSTS_MACHINE = "2x-v100-textbook"  # whose host they have; its GPUs stay idle
 LOOKS_UP_S = 0.5  # after which who waits for ranks looks whether a signal has come
+PATIENCE_S = 0.1  # to interrupt a rank where it leaves nothing half done
 LAST_WORDS_S = 0.5  # what a rank has, after an interrupt, to come out of what it does
 
 _running = threading.Lock()
@@ -266,7 +267,7 @@ class _Outcome:
         scheduler, threads = self._world.scheduler, self.threads
         scheduler.end()
         if scheduler.holder is not None:
-            _raise_in(threads[scheduler.holder], Ended)
+            raise_in(threads[scheduler.holder], Ended, PATIENCE_S)
         until_s = time.monotonic() + LAST_WORDS_S
         started = {
             thread: over
@@ -283,17 +284,10 @@ class _Outcome:
         return [*late]
 
 
-def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
-    """Let a thread meet an error as soon as it is back in Python."""
-    assert thread.ident is not None, "it has started"
-    ident = ctypes.c_ulong(thread.ident)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error))
-
-
 def _end_later(thread: threading.Thread, over: threading.Event) -> None:
     """See to it that a rank ends, also one that has caught the first Ended."""
     while not over.wait(LAST_WORDS_S):
-        _raise_in(thread, Ended)
+        raise_in(thread, Ended, PATIENCE_S)
 
 
 def let_others_go_on(known: Callable[[], bool]) -> None:

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 
 import d2lpar as par
 from d2lpar.vgpu.device_naming import RANK_DEVICE
+from d2lpar.vgpu.ranks.world.rendezvous import PendingCollective
 
 NAMES = ("init_process_group", "destroy_process_group", "split_group")
 
@@ -731,6 +732,52 @@ def test_an_interrupt_ends_all(gpus):
     with pytest.raises(KeyboardInterrupt):
         par.run_ranks(forever, gpus)
     assert par.run_ranks(dist.get_rank, gpus) == [0, 1, 2, 3]
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_virtual_gpus_are_of_use_after_interrupts(gpus):
+    def train(steps):
+        torch.manual_seed(0)
+        device = gpus[dist.get_rank()]
+        net = DistributedDataParallel(torch.nn.Linear(3, 3).to(device))
+        for _ in range(steps):
+            net.zero_grad()
+            loss = net(torch.ones(2, 3, device=device)).sum()
+            loss.backward()
+        return loss.item()
+
+    def interrupted():
+        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            par.run_ranks(train, gpus[:2], 10**9)
+        finally:
+            timer.join()
+
+    expected = par.run_ranks(train, gpus[:2], 2)
+    for _ in range(20):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert par.run_ranks(train, gpus[:2], 2) == expected
+
+
+def test_who_ends_before_its_call_is_on_the_clock_holds_up_nobody_later(gpus, monkeypatch):
+    def reduce():
+        tensor = torch.ones(2, device=gpus[dist.get_rank()])
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    queue = PendingCollective.queue
+
+    def ends(pending, *args):
+        assert not pending.is_complete, "it ends here"  # the last one carries out what all ask for
+        queue(pending, *args)
+
+    monkeypatch.setattr(PendingCollective, "queue", ends)
+    with pytest.raises(AssertionError, match="it ends here"):
+        par.run_ranks(reduce, gpus)
+    monkeypatch.setattr(PendingCollective, "queue", queue)
+    assert par.run_ranks(reduce, gpus) == [[4.0, 4.0]] * 4
 
 
 @pytest.mark.timeout(20)

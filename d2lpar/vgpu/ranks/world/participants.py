@@ -152,7 +152,7 @@ class Participants:
 
     def give_up(self) -> None:
         """Let the clock go on after an error, without those that will not come."""
-        left = [p for r in self._rendezvous.values() for p in r.open_collectives()]
+        left = [p for r in self._rendezvous.values() for p in r.unfinished()]
         for pending in left:
             self.rt.host_threads.ask(pending.give_up, self.rt.clock)
         for pending in left:

@@ -15,6 +15,7 @@ from time import perf_counter
 from ....machines import Machine
 from ....machines.collective_cost import Fabric, taken_share
 from ...device_naming import text
+from ...signals import closed_to_handlers
 from ...sim.clock import Clock, HostThread
 from ...sim.copy_routes import Port
 from ...sim.event_queue import QueuedWork
@@ -47,7 +48,8 @@ class PendingCollective:
     number: int = 0  # of a collective in the group, from 1
     calls: dict[int, CollectiveCall] = field(default_factory=dict)
     devices: dict[int, int | None] = field(default_factory=dict)  # of members; None: the host
-    flights: dict[int, Flight] = field(default_factory=dict)  # of members whose call is queued
+    flights: dict[int, Flight] = field(default_factory=dict)  # of members who queue their call
+    on_clock: int = 0  # of how many members the call has been queued
     price: Price = (0.0, (), ())
     work: QueuedWork | None = None
     departed: QueuedWork | None = None
@@ -84,6 +86,7 @@ class PendingCollective:
         rank whose turn has not come yet would hold the memory of all others."""
         self.calls = {member: CollectiveCall(call.name) for member, call in self.calls.items()}
 
+    @closed_to_handlers
     def queue(
         self,
         flight: Flight,
@@ -104,10 +107,11 @@ class PendingCollective:
             clock.equip(self.work, *self.price)
         if stream is None:
             clock.meet(host_thread, self.work)
-            return
-        if self.may_be_buffered(member):
-            self.departed = clock.announce(0.0, (), 2)
-        clock.join(host_thread, stream, self.work, name, until=self.work_of(member), **more)
+        else:
+            if self.may_be_buffered(member):
+                self.departed = clock.announce(0.0, (), 2)
+            clock.join(host_thread, stream, self.work, name, until=self.work_of(member), **more)
+        self.on_clock += 1
 
     def may_be_buffered(self, member: int) -> bool:
         """Whether it is the send of that member, and NCCL's buffer may yet take it."""
@@ -127,7 +131,7 @@ class PendingCollective:
     def give_up(self, host_thread: HostThread, clock: Clock) -> None:
         """Let what follows on the clock go on without those that will not come."""
         if self.work is not None:
-            for _ in range(len(self.members) - len(self.flights)):
+            for _ in range(len(self.members) - self.on_clock):
                 clock.meet(host_thread, self.work)
             if self.departed is not None and not self.is_buffered:
                 clock.depart(host_thread, self.departed, None)
@@ -160,6 +164,7 @@ class Rendezvous:
         self._collectives: deque[PendingCollective] = deque()  # that not all have come to
         self._sends: defaultdict[tuple, deque[PendingCollective]] = defaultdict(deque)
         self._open: dict[PendingCollective, None] = {}  # what is not exchanged, as it was begun
+        self._exchanged: list[PendingCollective] = []  # of these, what not all have queued
         self._order: CallOrder[PendingCollective] = CallOrder()
 
     def __str__(self) -> str:
@@ -253,6 +258,8 @@ class Rendezvous:
             pending.is_complete = True
             pending.forget_tensors()
             del self._open[pending]
+            self._exchanged = [p for p in self._exchanged if p.on_clock < len(p.members)]
+            self._exchanged.append(pending)
             if not pending.is_buffered:
                 pending.depart()
             found += self._order.remove(pending)
@@ -299,6 +306,10 @@ class Rendezvous:
     def open_collectives(self) -> list[PendingCollective]:
         """Those that have not been exchanged: not all have come to them, or to what is before."""
         return list(self._open)
+
+    def unfinished(self) -> list[PendingCollective]:
+        """Those, and what has been exchanged, but not all have put on the clock."""
+        return [*self._open, *self._exchanged]
 
     def name(self, pending: PendingCollective) -> str:
         """What to call one of them."""

@@ -9,6 +9,7 @@ guard, pybind11 lets handlers run in a function that ends the process if one rai
 So a handler that comes amid the former is called a moment later, and what a handler raises is
 raised by the interpreter: at once, if that has called it, else when C++ is back. A program that
 sleeps, or waits for somebody, comes back to no interpreter, and is woken and interrupted there.
+Till then more signals of a number are one, as before a system has delivered them.
 
 Where threads cannot be sent signals (on Windows) handlers come as Python has them. Threads get no
 signals, and an error that one is to meet is given to it where it harms nothing.
@@ -23,7 +24,6 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Container
 from contextlib import suppress
 from dis import opmap
@@ -48,7 +48,8 @@ _set, _get = signal.signal, signal.getsignal
 _weak: list[Any] = [WeakSet(), WeakKeyDictionary(), WeakValueDictionary()]
 _closed: set[CodeType] = {each._remove.__code__ for each in _weak}  # noqa: SLF001
 _open: set[CodeType] = set()
-_waiting: deque[Action] = deque()  # to call a handler, or to raise
+_waits: set[CodeType] = set()
+_waiting: dict[int, Action] = {}  # for each number: to call a handler, or to raise
 
 
 def closed_to_handlers(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -64,6 +65,12 @@ def open_to_handlers(function: Callable[Parameters, Result]) -> Callable[Paramet
     return function
 
 
+def waits_for_others(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Let a handler interrupt this function at once: it calls nothing in C++, but the system."""
+    _waits.add(function.__code__)
+    return function
+
+
 def hold_handlers() -> None:
     """From now on, and for those that there are: called once a process."""
     if not hasattr(signal, "pthread_kill"):
@@ -71,8 +78,10 @@ def hold_handlers() -> None:
 
     @functools.wraps(_set)
     def set_handler(number: int, handler: Any) -> Any:
-        held = functools.partial(_heard, handler) if callable(handler) else handler
-        return _own(_set(number, held))
+        comes_anywhere = getattr(handler, "__code__", None) in _closed
+        if callable(handler) and not comes_anywhere:
+            return _own(_set(number, functools.partial(_heard, handler)))
+        return _own(_set(number, handler))
 
     FOR_GOOD.set(signal, "signal", set_handler)
     FOR_GOOD.set(signal, "getsignal", functools.wraps(_get)(lambda number: _own(_get(number))))
@@ -94,18 +103,26 @@ def _own(handler: Any) -> Any:
 
 def _heard(handler: Handler, number: int, frame: Frame) -> None:
     """What Python calls, or C++, and which raises nothing."""
+    if number in _waiting:
+        return
     if _is_in(_closed, frame):
-        _do_later(functools.partial(handler, number))
+        _do_later(number, functools.partial(handler, number))
         return
     try:
         _call(handler, number, frame)
     except BaseException as error:
-        _do_later(functools.partial(_raise, error))
+        if frame is not None and _waits_for_others(frame.f_code):
+            raise
+        _do_later(number, functools.partial(_raise, error))
 
 
 @open_to_handlers
 def _call(handler: Handler, number: int, frame: Frame) -> None:
     handler(number, frame)
+
+
+def _waits_for_others(code: CodeType) -> bool:
+    return code in _waits or code.co_filename == threading.__file__
 
 
 def _raise(error: BaseException, _: Frame) -> None:
@@ -163,19 +180,23 @@ class _Interpreter:
         else:
             self.has_asked = True
             if _waiting and not _is_in(_closed, frame):
-                _waiting.popleft()(frame)
+                _next()(frame)
         return False
 
 
 _interpreter = _Interpreter()
 
 
-def _do_later(action: Action) -> None:
+def _do_later(number: int, action: Action) -> None:
     """Call this in the main thread with the frame that it is in then."""
-    _waiting.append(action)
+    _waiting[number] = action
     _set(signal.SIGURG, _urged)  # of all signals the one that nobody uses
     _thread.start_new_thread(_urge, ())
     _interpreter.tell()
+
+
+def _next() -> Action:
+    return _waiting.pop(next(iter(_waiting)))
 
 
 def _urge() -> None:
@@ -193,7 +214,7 @@ def _urged(_: int, frame: Frame) -> None:
         _interpreter.has_asked = False
         _interpreter.tell()
     elif _waiting and not _is_in(_closed, frame):
-        _waiting.popleft()(frame)
+        _next()(frame)
 
 
 _OWN = {_heard.__code__, _urged.__code__}

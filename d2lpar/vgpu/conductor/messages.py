@@ -16,6 +16,8 @@ from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection
 
+from ..signals import waits_for_others
+
 AT_ONCE = 1 << 16  # bytes that are read together
 # What a `Connection` writes before a message: its length, from 2 GiB on -1 and a longer one.
 LENGTH, LONG_LENGTH = struct.Struct("!i"), struct.Struct("!iQ")
@@ -86,6 +88,7 @@ class Messages:
             return bool([*map(self._came.__iadd__, islice(iter(self._read, b""), 1))])
         return True
 
+    @waits_for_others
     def _wait(self, events: int) -> int:
         poll = select.poll()  # one for each, as a handler may wait, too
         poll.register(self._connection, events)

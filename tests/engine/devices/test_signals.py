@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+import warm_process
 
 import d2lpar as par
 from d2lpar.vgpu.memory.caching_allocator import CachingAllocator
@@ -88,6 +89,18 @@ def test_who_sleeps_is_interrupted(device, number):
     threading.Timer(0.05, signal.pthread_kill, (threading.get_ident(), number)).start()
     with pytest.raises(Interrupted):
         time.sleep(1000)
+
+
+def test_a_kernel_sets_the_handler_of_its_interrupts_so():
+    """It does for each cell, by the name that it has imported."""
+    done = warm_process.run(
+        "import signal, ipykernel.kernelbase as kernel\n"
+        "theirs = signal.signal\n"
+        "import d2lpar as par\n"
+        "par.devices(1, kind='virtual', verbose=False)\n"
+        "assert kernel.signal is signal.signal is not theirs\n"
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("send", [signal.raise_signal, lambda number: os.kill(os.getpid(), number)])

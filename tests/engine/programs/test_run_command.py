@@ -598,6 +598,16 @@ def test_a_program_has_its_say_at_a_signal(
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_program_that_a_signal_ends_has_failed_by_it(run, tmp_path, monkeypatch, ranks):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "saves.py").write_text(SAVES)
+    found = run("--nproc-per-node", ranks, "saves.py", "nothing", "SIGTERM")
+    assert found.status == 128 + signal.SIGTERM
+    assert "was ended by SIGTERM" in found.err
+    assert "0 bytes" not in found.out  # nobody has said what there was
+
+
 IGNORES = {
     "swallowed": """
 while True:

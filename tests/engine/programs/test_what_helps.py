@@ -277,6 +277,17 @@ def test_a_program_that_computes_is_advised_nothing(reported):
     assert "the GPUs compute" in ran.lines[-1]
 
 
+def test_products_of_float32_are_advised_to_be_rounded_where_a_gpu_can(reported):
+    source = 'if taken: torch.set_float32_matmul_precision("high")\n' + LARGE_PRODUCTS
+    on = "--gpus", "1", "--machine", "2x-rtx-4090"
+    before, _ = reported(source, *on)
+    after, _ = reported(source, *on, more=["taken"])
+    times = before["ms_per_step"] / after["ms_per_step"]
+    assert gain_by(before, "TF32")["times"] == pytest.approx(times, rel=0.01)
+    assert times > 1.3
+    assert gain_by(after, "TF32") is None
+
+
 def test_a_program_without_steps_is_advised_too(reported):
     report, _ = reported(ANSWERS, *ONE)
     assert "CUDA graph" in report["advice"][0]["words"]

@@ -23,6 +23,7 @@ from .what_ifs import (
     WhatIf,
     compiled,
     gains,
+    in_tf32,
     is_of_copies,
     without_call,
     without_numbers,
@@ -62,7 +63,8 @@ def advise(
     prices = KernelPrices(found, machine.accelerators[0])
     compiles = [] if _is_compiled(spans) else [compiled(spans, prices, machine.host)]
     replayed = _replayed(Replay(spans), window_s)
-    report.advice = gains(replayed, [*_what_ifs(spans, report), *compiles])
+    tried = [*_what_ifs(spans, report), in_tf32(prices), *compiles]
+    report.advice = gains(replayed, tried)
     if window_s is not None and machine.nodes == 1:
         report.advice += cheaper(report, machine, spans, window_s[0], prices, replayed)
 

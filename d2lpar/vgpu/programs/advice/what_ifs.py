@@ -98,6 +98,15 @@ def compiled(spans: Iterable[Span], prices: KernelPrices, host: Host) -> WhatIf:
     return WhatIf("torch.compile", Change(left_s), bound="at most", again="compile")
 
 
+def in_tf32(prices: KernelPrices) -> WhatIf:
+    """That products of float32 are rounded to TF32: to ten bits after the point, as in float16."""
+
+    def rounded_s(span: Span) -> float:
+        return prices.tf32_s(span) if span.kind == "compute" and span.flops else span.duration_s
+
+    return WhatIf('TF32 (torch.set_float32_matmul_precision("high"))', Change(rounded_s))
+
+
 def gains(replayed: Callable[[Change], float], what_ifs: Iterable[WhatIf]) -> list[Gain]:
     """Those that are worth it, the largest first, but last what has to be run to be known.
 

@@ -24,6 +24,7 @@ from ...conductor import starting
 from ...conductor.conductor import Conductor
 from ...conductor.process import Place
 from ...conductor.starting import Told
+from ...signals import closed_to_handlers
 from ...torch_backend.machine.runtime import Runtime
 from ..launch_plan import LaunchPlan, Process
 from ..runs import RunOptions
@@ -212,9 +213,13 @@ class Children:
         return [child.poll() for child in self._children]
 
     def _tell(self, number: int) -> None:
-        for rank, child in enumerate(self._children):
+        living = [rank for rank, child in enumerate(self._children) if child.poll() is None]
+        self._told |= {(rank, number) for rank in living}
+        self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
+        for child in self._children:
             if child.poll() is None:
-                self._told.add((rank, number))
                 with suppress(ProcessLookupError, PermissionError):
                     _signal(child.pid, number)
 
@@ -222,9 +227,13 @@ class Children:
     def passing_signals_on(self) -> Iterator[None]:
         """In the block, signals that this process gets are those of all."""
 
+        @closed_to_handlers
         def heard(number: int, frame: FrameType | None) -> None:
-            self.interrupts += number == signal.SIGINT
-            self._tell(number)
+            if number == signal.SIGINT:
+                self.interrupts += 1
+                self._tell(number)
+            else:  # who ends by it has not been told to by this process
+                self._pass_on(number)
 
         before = {}
         with suppress(ValueError):  # in another thread than the main one

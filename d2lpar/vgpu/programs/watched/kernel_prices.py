@@ -1,5 +1,5 @@
 """What the kernels that a process has queued would take otherwise: with their images laid out as
-compiled code does, and on the accelerators of machines that are for rent.
+compiled code does, in TF32, and on the accelerators of machines that are for rent.
 
 A kernel is known again by its FLOP, bytes and seconds, which stand in its span.
 """
@@ -14,17 +14,18 @@ from ....machines import CATALOGUE, Accelerator
 from ....machines.prices import price_of
 from ....timeline import Span
 from ...sim.pricing.kernel_cost import PRICED, Cost, traffic
-from ...torch_backend.cost.op_cost import rounded
+from ...torch_backend.cost.op_cost import rounded, with_rounded_products
 
 
 class KernelPrice(NamedTuple):
-    """FLOP, bytes and seconds of a kernel here, its seconds in compiled code, and by the names of
-    accelerators; None where one has no such arithmetic."""
+    """FLOP, bytes and seconds of a kernel here, its seconds in compiled code, with products in
+    TF32, and by the names of accelerators; None where one has no such arithmetic."""
 
     flops: int
     bytes: int
     seconds: float
     compiled_s: float
+    tf32_s: float
     elsewhere_s: dict[str, float | None]
 
 
@@ -47,6 +48,7 @@ def kernel_prices(here: Accelerator) -> list[KernelPrice]:
             nbytes,
             seconds,
             cost.as_compiled().priced(here),
+            with_rounded_products(cost, here).priced(here),
             {name: _price(cost, there) for name, there in accelerators.items()},
         )
         for (flops, nbytes, seconds), cost in list(PRICED.items())
@@ -73,6 +75,11 @@ class KernelPrices:
         """How long a kernel that computes products takes in compiled code."""
         price = self._of(span)
         return span.duration_s * price.compiled_s / price.seconds if price else 0.0
+
+    def tf32_s(self, span: Span) -> float:
+        """How long a kernel takes with products in TF32."""
+        price = self._of(span)
+        return span.duration_s * price.tf32_s / price.seconds if price else span.duration_s
 
     def on(self, accelerator: Accelerator, span: Span) -> float:
         """How long a kernel takes there, slowed down by others as much as here. Raises ValueError

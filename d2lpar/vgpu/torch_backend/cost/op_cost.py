@@ -65,11 +65,22 @@ _ADDED_TO = {aten.addmm: aten.mm, aten.baddbmm: aten.bmm}  # products that somet
 
 def rounded(cost: Cost, accelerator: Accelerator) -> Cost:
     """The cost in TF32, if its fp32 may be rounded so and the accelerator has it."""
+    kind = _rounds(cost, accelerator)
+    return cost.in_tf32() if kind and torch_settings.may_round_to_tf32(kind) else cost
+
+
+def with_rounded_products(cost: Cost, accelerator: Accelerator) -> Cost:
+    """The cost with `torch.set_float32_matmul_precision("high")`, whatever is set."""
+    return cost.in_tf32() if _rounds(cost, accelerator) == "matmul" else cost
+
+
+def _rounds(cost: Cost, accelerator: Accelerator) -> str:
+    """What PyTorch calls the kind of operations whose fp32 may be rounded to TF32; "" if none."""
     if cost.dtype != "float32" or not cost.flops or "tfloat32" not in accelerator.flops_per_s:
-        return cost
-    recurs = isinstance(cost, RecurrentCost)
-    kind = "conv" if cost.convolves else "rnn" if recurs else "matmul"
-    return cost.in_tf32() if torch_settings.may_round_to_tf32(kind) else cost
+        return ""
+    if cost.convolves:
+        return "conv"
+    return "rnn" if isinstance(cost, RecurrentCost) else "matmul"
 
 
 def _flops_of(packet: Packet, args: Arguments, kwargs: dict[str, object], outputs: object) -> int:

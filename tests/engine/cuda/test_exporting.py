@@ -1,4 +1,5 @@
-"""`torch.export` of models on emulated GPUs, and pipelines that are made by it."""
+"""What traces models (`torch.export`, `torch.jit.trace`) is refused on emulated GPUs; pipelines are
+traced on the CPU."""
 
 import copy
 import types
@@ -89,6 +90,17 @@ def test_what_is_on_a_gpu_is_not_exported():
     moved = move_to_device_pass(torch.export.export(net("cpu"), (on_host,)), "cuda")
     with refused:
         moved.run_decompositions()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch wants to be rid of torch.jit
+def test_what_is_on_a_gpu_is_scripted_and_not_traced_by_jit():
+    """A tracer would not see a convolution, and take its result for a constant."""
+    model, x = nn.Conv2d(3, 4, 3), torch.ones(2, 3, 5, 5)
+    expected = torch.jit.trace(model, x)(2 * x)
+    model.cuda()
+    with pytest.raises(NotImplementedError, match=r"torch\.jit\.script"):
+        torch.jit.trace(model, x.cuda())
+    assert_close(torch.jit.script(model)(2 * x.cuda()).cpu(), expected)
 
 
 def test_an_operator_on_the_real_gpu_that_computes_for_virtual_ones_stays_there(monkeypatch):

@@ -1,4 +1,6 @@
-"""`torch.export` traces tensors without values, which virtual ones cannot be: it is refused."""
+"""What traces models, and is refused: `torch.export` does it with tensors without values, which
+virtual ones cannot be, and `torch.jit.trace` does not see what the virtual GPU carries out itself,
+such as convolutions, whose results would become constants."""
 
 from __future__ import annotations
 
@@ -14,28 +16,37 @@ from ...patching import Patches
 from ...torch_backend.tensors.tensor import VirtualTensor
 from ..refusals import refusal
 
-_refuse = refusal(
+_refuse_export = refusal(
     "torch.export of a model on a GPU",
     "export it on the CPU, with inputs there; the stages of a pipeline that is traced so go to "
     "their devices by build_stage(index, device)",
+)
+_refuse_trace = refusal(
+    "torch.jit.trace of a model on a GPU", "use torch.compile or torch.jit.script"
 )
 
 
 def install(patches: Patches) -> None:
     """Refuse to export models on emulated GPUs, and to trace again what was moved there."""
-    patches.replace(torch.export, "export", _unless_virtual(torch.export.export))
-    decompose = ExportedProgram.run_decompositions
-    patches.replace(ExportedProgram, "run_decompositions", _unless_virtual(decompose))
+    for owner, name, refuse in (
+        (torch.export, "export", _refuse_export),
+        (ExportedProgram, "run_decompositions", _refuse_export),
+        (torch.jit, "trace", _refuse_trace),
+        (torch.jit, "trace_module", _refuse_trace),
+    ):
+        patches.replace(owner, name, _unless_virtual(getattr(owner, name), refuse))
 
 
-def _unless_virtual(theirs: Callable[..., object]) -> Callable[..., object]:
+def _unless_virtual(
+    theirs: Callable[..., object], refuse: Callable[..., object]
+) -> Callable[..., object]:
     def trace(*args: Any, **kwargs: Any) -> object:
         found = tree_leaves((args, kwargs))
         for what in filter(_has_tensors, tuple(found)):
             found += [*what.parameters(), *what.buffers()]
             found += tree_leaves(getattr(what, "example_inputs", None))
         if any(isinstance(tensor, VirtualTensor) for tensor in found):
-            return _refuse()
+            return refuse()
         return theirs(*args, **kwargs)
 
     return trace

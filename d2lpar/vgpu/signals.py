@@ -6,10 +6,11 @@ only prints, so that the program would go on as if nobody had interrupted it; a 
 allocator that is left amid a change is of no more use. And wherever torch asks for the device's
 guard, pybind11 lets handlers run in a function that ends the process if one raises.
 
-So a handler that comes amid the former is called a moment later, and what a handler raises is
-raised by the interpreter: at once, if that has called it, else when C++ is back. A program that
-sleeps, or waits for somebody, comes back to no interpreter, and is woken and interrupted there.
-Till then more signals of a number are one, as before a system has delivered them.
+So handlers are called by the interpreter, between two of its instructions: the next at which it
+looks and that is none of the former. There they may raise, and call torch, of which C++ may hold
+locks. A program that sleeps, or waits for somebody, comes back to no interpreter for a while: it is
+woken, and hears of it there. Till then more signals of a number are one, as before a system has
+delivered them.
 
 Where threads cannot be sent signals (on Windows) handlers come as Python has them. Threads get no
 signals, and an error that one is to meet is given to it where it harms nothing.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import _thread
 import ctypes
 import functools
+import os
 import signal
 import sys
 import threading
@@ -49,7 +51,8 @@ _weak: list[Any] = [WeakSet(), WeakKeyDictionary(), WeakValueDictionary()]
 _closed: set[CodeType] = {each._remove.__code__ for each in _weak}  # noqa: SLF001
 _open: set[CodeType] = set()
 _waits: set[CodeType] = set()
-_waiting: dict[int, Action] = {}  # for each number: to call a handler, or to raise
+_sent: list[int] = []  # by the program to itself, which waits for the handler
+_waiting: dict[int, Action] = {}  # for each number: to call its handler
 
 
 def closed_to_handlers(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -72,7 +75,7 @@ def waits_for_others(function: Callable[Parameters, Result]) -> Callable[Paramet
 
 
 def hold_handlers() -> None:
-    """From now on, and for those that there are: called once a process."""
+    """From now on, and for those that there are if this is the main thread: once a process."""
     if not hasattr(signal, "pthread_kill"):
         return
 
@@ -85,6 +88,8 @@ def hold_handlers() -> None:
 
     FOR_GOOD.set(signal, "signal", set_handler)
     FOR_GOOD.set(signal, "getsignal", functools.wraps(_get)(lambda number: _own(_get(number))))
+    FOR_GOOD.set(signal, "raise_signal", _sending(signal.raise_signal))
+    FOR_GOOD.set(os, "kill", _sending(os.kill))
     kernel = sys.modules.get("ipykernel.kernelbase")
     if kernel is not None:  # it has the name, and sets the handler of interrupts for each cell
         FOR_GOOD.set(kernel, "signal", set_handler)
@@ -101,19 +106,29 @@ def _own(handler: Any) -> Any:
     return handler.args[0] if is_held else handler
 
 
+def _sending(send: Callable[..., None]) -> Callable[..., None]:
+    """A function that sends a signal, its last argument, maybe to its own process."""
+
+    @functools.wraps(send)
+    def sending(*args: int) -> None:
+        _sent.append(args[-1])
+        try:
+            send(*args)
+        finally:
+            _sent.remove(args[-1])
+
+    return sending
+
+
 def _heard(handler: Handler, number: int, frame: Frame) -> None:
-    """What Python calls, or C++, and which raises nothing."""
+    """What Python calls, or C++: where that may be torch's, it calls and raises nothing."""
     if number in _waiting:
         return
-    if _is_in(_closed, frame):
-        _do_later(number, functools.partial(handler, number))
-        return
-    try:
+    comes_now = number in _sent or _waits_for_others(frame)
+    if comes_now and not _is_in(_closed, frame):
         _call(handler, number, frame)
-    except BaseException as error:
-        if frame is not None and _waits_for_others(frame.f_code):
-            raise
-        _do_later(number, functools.partial(_raise, error))
+    else:
+        _do_later(number, functools.partial(handler, number))
 
 
 @open_to_handlers
@@ -121,12 +136,9 @@ def _call(handler: Handler, number: int, frame: Frame) -> None:
     handler(number, frame)
 
 
-def _waits_for_others(code: CodeType) -> bool:
-    return code in _waits or code.co_filename == threading.__file__
-
-
-def _raise(error: BaseException, _: Frame) -> None:
-    raise error
+def _waits_for_others(frame: Frame) -> bool:
+    code = None if frame is None else frame.f_code
+    return code is not None and (code in _waits or code.co_filename == threading.__file__)
 
 
 def _is_in(functions: Container[CodeType], frame: Frame) -> bool:
@@ -153,9 +165,12 @@ def raise_in(thread: threading.Thread, error: type[BaseException], patience_s: f
 
 def _may_be_left(frame: Frame) -> bool:
     """Whether a thread, which is there and has not the interpreter's lock, meets an error there."""
-    if frame is None:
-        return True  # it is over
-    return frame.f_code.co_code[frame.f_lasti] in _BY_PYTHON and not _is_in(_closed, frame)
+    return frame is None or (_is_by_python(frame) and not _is_in(_closed, frame))
+
+
+def _is_by_python(frame: Frame) -> bool:
+    """Whether the interpreter is certain to be there: it begins a function, or a loop again."""
+    return frame is not None and frame.f_code.co_code[frame.f_lasti] in _BY_PYTHON
 
 
 class _Interpreter:
@@ -163,6 +178,7 @@ class _Interpreter:
     thread, as one of C's pending calls, which come right after handlers of signals."""
 
     has_asked = True
+    is_busy = False  # it asks nothing meanwhile
     _is_told = False
 
     def tell(self) -> None:
@@ -174,13 +190,17 @@ class _Interpreter:
 
     def __bool__(self) -> bool:
         self._is_told = False
-        frame = _getframe(1)
+        frame = _getframe().f_back
         if _is_in(_OWN, frame):
-            self.tell()  # to ask at the next instruction, until that is the program's
+            self.tell()  # again, until it is back at the program's instructions
         else:
             self.has_asked = True
             if _waiting and not _is_in(_closed, frame):
-                _next()(frame)
+                self.is_busy = True
+                try:
+                    _next()(frame)
+                finally:
+                    self.is_busy = False
         return False
 
 
@@ -190,8 +210,11 @@ _interpreter = _Interpreter()
 def _do_later(number: int, action: Action) -> None:
     """Call this in the main thread with the frame that it is in then."""
     _waiting[number] = action
-    _set(signal.SIGURG, _urged)  # of all signals the one that nobody uses
-    _thread.start_new_thread(_urge, ())
+    if not callable(_get(signal.SIGURG)):  # of all signals the one that is rarest
+        _set(signal.SIGURG, _urged)
+    if _get(signal.SIGURG) is _urged:
+        with suppress(RuntimeError):  # at the end of Python there are no more threads
+            _thread.start_new_thread(_urge, ())
     _interpreter.tell()
 
 
@@ -202,10 +225,11 @@ def _next() -> Action:
 def _urge() -> None:
     main = threading.main_thread().ident
     assert main is not None, "it has started"
-    _sleep(AGAIN_S)
-    while _waiting:
-        signal.pthread_kill(main, signal.SIGURG)
+    while True:
         _sleep(AGAIN_S)
+        if not _waiting:
+            return
+        signal.pthread_kill(main, signal.SIGURG)  # without a turn of others in between
 
 
 def _urged(_: int, frame: Frame) -> None:
@@ -213,7 +237,9 @@ def _urged(_: int, frame: Frame) -> None:
     if _waiting and _interpreter.has_asked:
         _interpreter.has_asked = False
         _interpreter.tell()
-    elif _waiting and not _is_in(_closed, frame):
+        return
+    is_certain = _waits_for_others(frame) or _is_by_python(frame)
+    if _waiting and (is_certain or not _interpreter.is_busy) and not _is_in(_closed, frame):
         _next()(frame)
 
 

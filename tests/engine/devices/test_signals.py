@@ -42,7 +42,7 @@ def device():
 
 
 def test_a_signal_while_memory_is_freed_interrupts_the_program(device, number, monkeypatch, capfd):
-    tensor = torch.ones(3, device=device)
+    held = [torch.ones(3, device=device)]
     free = CachingAllocator.free
 
     def interrupted(memory, allocation):
@@ -51,9 +51,13 @@ def test_a_signal_while_memory_is_freed_interrupts_the_program(device, number, m
 
     monkeypatch.setattr(CachingAllocator, "free", interrupted)
     before = torch.vgpu.memory_allocated(device)
-    del tensor
-    with pytest.raises(Interrupted):
+
+    def let_go():
+        held.clear()
         time.sleep(1000)
+
+    with pytest.raises(Interrupted):
+        let_go()
     assert torch.vgpu.memory_allocated(device) < before
     assert not capfd.readouterr().err  # as Python says what a finalizer raises
 
@@ -103,7 +107,10 @@ def test_a_kernel_sets_the_handler_of_its_interrupts_so():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("send", [signal.raise_signal, lambda number: os.kill(os.getpid(), number)])
+@pytest.mark.parametrize(
+    "send",
+    [lambda number: signal.raise_signal(number), lambda number: os.kill(os.getpid(), number)],
+)
 def test_what_a_program_sends_itself_is_heard_at_once(device, number, send):
     heard = []
     signal.signal(number, lambda *of: heard.append(of))

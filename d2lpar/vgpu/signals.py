@@ -51,7 +51,7 @@ _weak: list[Any] = [WeakSet(), WeakKeyDictionary(), WeakValueDictionary()]
 _closed: set[CodeType] = {each._remove.__code__ for each in _weak}  # noqa: SLF001
 _open: set[CodeType] = set()
 _waits: set[CodeType] = set()
-_sent: list[int] = []  # by the program to itself, which waits for the handler
+_sent: list[int] = []  # by the main thread, maybe to itself: it waits for the handler
 _waiting: dict[int, Action] = {}  # for each number: to call its handler
 
 
@@ -107,10 +107,14 @@ def _own(handler: Any) -> Any:
 
 
 def _sending(send: Callable[..., None]) -> Callable[..., None]:
-    """A function that sends a signal, its last argument, maybe to its own process."""
+    """A function that sends a signal, its last argument, maybe to its own process: the main thread
+    is in C then, and not in torch's."""
 
     @functools.wraps(send)
     def sending(*args: int) -> None:
+        if threading.get_ident() != threading.main_thread().ident:
+            send(*args)
+            return
         _sent.append(args[-1])
         try:
             send(*args)

@@ -83,7 +83,7 @@ def test_signals_at_any_time_interrupt_once_and_cost_no_memory(device, number):
 
     before = held()
     draw = random.Random(0)
-    for _ in range(300):
+    for _ in range(150):
         with pytest.raises(Interrupted):
             interrupted_after(draw.uniform(2e-4, 2e-3))
     assert held() == before

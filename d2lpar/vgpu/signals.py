@@ -182,7 +182,7 @@ class _Interpreter:
     thread, as one of C's pending calls, which come right after handlers of signals."""
 
     has_asked = True
-    is_busy = False  # it asks nothing meanwhile
+    is_asking = False  # and does not ask again meanwhile
     _is_told = False
 
     def tell(self) -> None:
@@ -193,18 +193,17 @@ class _Interpreter:
             ctypes.pythonapi.Py_AddPendingCall(ask, ctypes.py_object(self))
 
     def __bool__(self) -> bool:
-        self._is_told = False
-        frame = _getframe().f_back
-        if _is_in(_OWN, frame):
-            self.tell()  # again, until it is back at the program's instructions
-        else:
-            self.has_asked = True
-            if _waiting and not _is_in(_closed, frame):
-                self.is_busy = True
-                try:
+        self._is_told, self.is_asking = False, True
+        try:
+            frame = _getframe().f_back
+            if _is_in(_OWN, frame):
+                self.tell()  # again, until it is back at the program's instructions
+            else:
+                self.has_asked = True
+                if _waiting and not _is_in(_closed, frame):
                     _next()(frame)
-                finally:
-                    self.is_busy = False
+        finally:
+            self.is_asking = False
         return False
 
 
@@ -238,13 +237,18 @@ def _urge() -> None:
 
 def _urged(_: int, frame: Frame) -> None:
     """Let the interpreter ask again, unless it has not since the last time: the program waits."""
-    if _waiting and _interpreter.has_asked:
-        _interpreter.has_asked = False
-        _interpreter.tell()
+    if not _waiting:
         return
-    is_certain = _waits_for_others(frame) or _is_by_python(frame)
-    if _waiting and (is_certain or not _interpreter.is_busy) and not _is_in(_closed, frame):
+    if not _interpreter.is_asking:
+        if _interpreter.has_asked:
+            _interpreter.has_asked = False
+            _interpreter.tell()
+            return
+    elif not _waits_for_others(frame) and not _is_by_python(frame):
+        return  # a handler is under way, and may be in C++
+    if not _is_in(_closed, frame):
         _next()(frame)
 
 
 _OWN = {_heard.__code__, _urged.__code__}
+_closed |= _OWN

@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader
 import d2lpar as par
 from d2lpar.vgpu.device_naming import RANK_DEVICE
 from d2lpar.vgpu.ranks.world.rendezvous import PendingCollective
+from d2lpar.vgpu.torch_backend.machine import runtime
 
 NAMES = ("init_process_group", "destroy_process_group", "split_group")
 
@@ -761,10 +762,17 @@ def test_virtual_gpus_are_of_use_after_interrupts(gpus):
         assert par.run_ranks(train, gpus[:2], 2) == expected
 
 
-def test_who_ends_before_its_call_is_on_the_clock_holds_up_nobody_later(gpus, monkeypatch):
+@pytest.mark.parametrize("sends", [False, True])
+def test_who_ends_before_its_call_is_on_the_clock_holds_up_nobody_later(gpus, monkeypatch, sends):
     def reduce():
         tensor = torch.ones(2, device=gpus[dist.get_rank()])
         dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    def pass_on():
+        tensor = torch.full((2,), 4.0, device=gpus[dist.get_rank()])
+        if dist.get_rank() < 2:
+            (dist.recv if dist.get_rank() else dist.send)(tensor, 1 - dist.get_rank())
         return tensor.tolist()
 
     queue = PendingCollective.queue
@@ -775,9 +783,11 @@ def test_who_ends_before_its_call_is_on_the_clock_holds_up_nobody_later(gpus, mo
 
     monkeypatch.setattr(PendingCollective, "queue", ends)
     with pytest.raises(AssertionError, match="it ends here"):
-        par.run_ranks(reduce, gpus)
+        par.run_ranks(pass_on if sends else reduce, gpus)
     monkeypatch.setattr(PendingCollective, "queue", queue)
-    assert par.run_ranks(reduce, gpus) == [[4.0, 4.0]] * 4
+    assert runtime.current_runtime().clock._schedule.to_join == 0
+    for each in (pass_on, reduce):
+        assert par.run_ranks(each, gpus) == [[4.0, 4.0]] * 4
 
 
 @pytest.mark.timeout(20)

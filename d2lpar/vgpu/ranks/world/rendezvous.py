@@ -133,7 +133,7 @@ class PendingCollective:
         if self.work is not None:
             for _ in range(len(self.members) - self.on_clock):
                 clock.meet(host_thread, self.work)
-            if self.departed is not None and not self.is_buffered:
+            if self.departed is not None and not (self.is_buffered or self.is_complete):
                 clock.depart(host_thread, self.departed, None)
 
 

@@ -9,8 +9,8 @@ guard, pybind11 lets handlers run in a function that ends the process if one rai
 So handlers are called by the interpreter, between two of its instructions: the next at which it
 looks and that is none of the former. There they may raise, and call torch, of which C++ may hold
 locks. A program that sleeps, or waits for somebody, comes back to no interpreter for a while: it is
-woken, and hears of it there. Till then more signals of a number are one, as before a system has
-delivered them.
+woken, and hears of it there. Signals of one number that come meanwhile count as one, as they
+do before the system has delivered them.
 
 Where threads cannot be sent signals (on Windows) handlers come as Python has them. Threads get no
 signals, and an error that one is to meet is given to it where it harms nothing.
@@ -156,13 +156,16 @@ def _is_in(functions: Container[CodeType], frame: Frame) -> bool:
 
 def raise_in(thread: threading.Thread, error: type[BaseException], patience_s: float) -> None:
     """Let another thread meet an error, where the interpreter begins a function or a loop again:
-    elsewhere it may be in C++. One that sleeps, or waits, meets it when it is back in Python."""
+    elsewhere it may be in C++. One that sleeps, or waits, meets it when it is back in Python; one
+    that is over does not, whose number may be another's by now."""
     assert thread.ident is not None, "it has started"
     until_s = _now() + patience_s
     while not _may_be_left(_current_frames().get(thread.ident)):
         if _now() > until_s:
             break
         _sleep(AGAIN_S)
+    if thread not in threading.enumerate():
+        return
     ident = ctypes.c_ulong(thread.ident)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error))
 

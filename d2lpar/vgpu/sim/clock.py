@@ -118,7 +118,6 @@ class Clock:
         """Another thread of the same process, which begins now."""
         return HostThread(name, host_thread.now_s, host_thread.used)
 
-    @closed_to_handlers
     def gather(self, host_thread: HostThread, branches: Iterable[HostThread]) -> None:
         """Let a host thread go on when the others have come as far as they have."""
         host_thread.now_s = max([host_thread.now_s, *(other.now_s for other in branches)])
@@ -283,7 +282,6 @@ class Clock:
 
     # --- what several hosts do together -----------------------------------------------------
 
-    @closed_to_handlers
     def announce(self, seconds: float, ports: Iterable[Port], hosts: int) -> QueuedWork:
         """Work of `seconds` on all `ports` that begins when so many `hosts` have joined it."""
         work = QueuedWork(0.0, tuple(self._ports[port] for port in ports), seconds)
@@ -345,17 +343,14 @@ class Clock:
         queue.last = until or work
         queue.queue.append(work)
 
-    @closed_to_handlers
     def meet(self, host_thread: HostThread, work: QueuedWork) -> None:
         """Join announced work as a host that queues nothing on a device."""
         self._schedule.join(work, host_thread.now_s)
 
-    @closed_to_handlers
     def depart(self, _: HostThread, work: QueuedWork, after: QueuedWork | None) -> None:
         """Let a stream go on that has joined a transfer `until` that work: now, or `after` it."""
         self._schedule.join(work, 0.0, after)
 
-    @closed_to_handlers
     def abandon(self, _: HostThread, work: QueuedWork) -> None:
         """Let announced work be over that can never begin, as streams wait for one another."""
         self._schedule.begin(work)
@@ -363,7 +358,6 @@ class Clock:
 
     # --- when it happens --------------------------------------------------------------------
 
-    @closed_to_handlers
     def end_s(self, work: QueuedWork) -> float:
         """When `work` is done, also if that is in the future.
 
@@ -404,7 +398,6 @@ class Clock:
         last = self._stream(stream).last
         return last is None or self.is_done(host_thread, last)
 
-    @closed_to_handlers
     def settle(self) -> None:
         """Work out all that is queued, also what lies in the future, and record it."""
         self._schedule.begin_all()

@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush, heapreplace
 
 from ...timeline import Span, Timeline
+from ..signals import closed_to_handlers
 from .busy_intervals import Resource, earliest
 from .taken_shares import Engine, TakenShares
 
@@ -111,6 +112,7 @@ class EventQueue:
         # Work that waits for nothing but resources, by the earliest start that it may have.
         self._ready: list[tuple[float, int, float, float, int, QueuedWork]] = []
 
+    @closed_to_handlers
     def submit(self, work: QueuedWork, *earlier: QueuedWork | None) -> None:
         """Let `work` begin when all of `earlier` have ended (None: nothing)."""
         self._submitted = work.number = self._submitted + 1
@@ -118,6 +120,7 @@ class EventQueue:
         if not work.blockers:
             self._release(work)
 
+    @closed_to_handlers
     def announce(self, work: QueuedWork, hosts: int) -> None:
         """Submit work that begins when each of `hosts` hosts has joined it."""
         self._submitted = work.number = self._submitted + 1
@@ -125,6 +128,7 @@ class EventQueue:
         work.joined = True
         self.to_join += hosts
 
+    @closed_to_handlers
     def join(self, work: QueuedWork, queued_s: float, *earlier: QueuedWork | None) -> None:
         """One more host has queued announced work, at `queued_s`, and behind `earlier`."""
         work.queued_s = max(work.queued_s, queued_s)
@@ -135,17 +139,20 @@ class EventQueue:
         if not work.blockers:
             self._release(work)
 
+    @closed_to_handlers
     def abandon(self, work: QueuedWork) -> None:
         """Let pending work be over, whatever it waits for."""
         if work.end_s is None:
             work.seconds, work.notes, work.takes = 0.0, (), ()
             self._settle(work, work.ready_s)
 
+    @closed_to_handlers
     def begin(self, work: QueuedWork) -> None:
         """Settle when `work` begins and ends, and what begins before it."""
         while work.end_s is None and self._begin_first(math.inf):
             pass
 
+    @closed_to_handlers
     def begin_until(self, when_s: float) -> None:
         """Settle all work that begins before `when_s`."""
         while self._begin_first(when_s):

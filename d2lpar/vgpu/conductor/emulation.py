@@ -53,10 +53,11 @@ def emulate_cuda(
     seconds since the virtual machine's start, under any name that a module of the user's has for
     them (functions kept in default arguments or attributes stay as they are); libraries read the
     real clock, and so does `datetime`. As on CUDA, reading a clock does not wait for devices. Only
-    what devices do, queueing it, and `time.sleep` take simulated time: plain Python and work on CPU
-    tensors take none (say how long they take with `d2lpar.host_work`). Threads share the host's
-    time: the work of one follows that of another, so threads that wait for their devices gain
-    nothing. A loop that only reads a clock spends time on reading, and ends.
+    what devices do, queueing it, `time.sleep`, and steps of optimizers whose parameters are on the
+    CPU take simulated time: plain Python and other work on CPU tensors take none (say how long they
+    take with `d2lpar.host_work`). Threads share the host's time: the work of one follows that of
+    another, so threads that wait for their devices gain nothing. A loop that only reads a clock
+    spends time on reading, and ends.
 
     `torch.profiler` tells of simulated time, too, and of each process for itself: see `profiler`.
 

@@ -7,9 +7,8 @@ from ...timeline.formatting import seconds_text
 
 def left_out(loader_s: float, workers: int, ranks: int, simulated_s: float) -> str:
     """What simulated times do not hold, in a line: each rank's loader, which bounds them if its
-    workers take longer, and what else the processor computes, as an optimizer of offloaded
-    parameters does."""
-    beside = "what the CPU computes, in the program's own Python or by torch"
+    workers take longer, and what else the processor computes: steps of optimizers are in them."""
+    beside = "what the CPU computes (optimizers aside), in the program's own Python or by torch"
     if not loader_s:
         return f"not in these times: {beside}"
     each_s = loader_s / ranks / max(workers, 1)

@@ -20,9 +20,14 @@ Port = TypeVar("Port")
 EMBEDDED_BYTES = 64 * 1024  # of one copy from the host, at most, in the command itself
 
 
+def copied_bytes_per_s(host: Host) -> float:
+    """What one core copies from memory to memory."""
+    return host.copy_bytes_per_s or PAGEABLE_BYTES_PER_S
+
+
 def host_copy_s(host: Host, nbytes: int, *, fresh: bool = False) -> float:
     """Seconds in which one core copies so many bytes, perhaps into memory that it must obtain."""
-    copying_s = nbytes / (host.copy_bytes_per_s or PAGEABLE_BYTES_PER_S)
+    copying_s = nbytes / copied_bytes_per_s(host)
     return copying_s + (nbytes / PAGE_LOCK_BYTES_PER_S if fresh else 0.0)
 
 

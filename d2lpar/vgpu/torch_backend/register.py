@@ -20,7 +20,7 @@ from ..bounds import OLDEST_TORCH
 from ..device_naming import TYPE
 from ..signals import hold_handlers
 from . import kernels
-from .cost import host_cost
+from .cost import host_cost, optimizer_on_host
 from .machine import runtime
 from .module import autocast, device_module
 from .operations import serialization
@@ -103,6 +103,7 @@ def _register() -> None:
     data.replace_data()
     serialization.install()
     host_cost.count_python()
+    optimizer_on_host.take_time()
     hold_handlers()
 
 

@@ -134,6 +134,13 @@ for layer in net:
     fully_shard(layer)
 fully_shard(net)""",
 )
+OFFLOADED = (
+    SHARDED.replace("fully_shard(net)", "fully_shard(net, offload_policy=CPUOffloadPolicy())")
+    .replace("import fully_shard", "import CPUOffloadPolicy, fully_shard")
+    .replace("fully_shard(layer)", "fully_shard(layer, offload_policy=CPUOffloadPolicy())")
+    .replace("for _ in range(4)]).cuda()", "for _ in range(4)])")
+    .replace("SGD(net.parameters(), 0.1)", "AdamW(net.parameters(), fused=taken)")
+)
 ALMOST_FULL = """
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -226,6 +233,18 @@ def test_a_step_that_makes_the_host_wait_is_told_by_what(reported, source, words
     assert gain["times"] == pytest.approx(times, rel=rel)
     found = gain_by(after, words)
     assert found is None
+
+
+def test_an_optimizer_on_the_host_is_named_where_it_takes_most_of_a_step(reported, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before, _ = reported(OFFLOADED, *TWO, *SLOW)
+    after, _ = reported(OFFLOADED, *TWO, *SLOW, more=["taken"])
+    gain = gain_by(before, "fused=True")
+    assert gain["bound"] == "at most"
+    times = before["ms_per_step"] / after["ms_per_step"]
+    left = gain_by(after, "fused=True")["times"]
+    assert 1.5 < times < gain["times"]
+    assert gain["times"] == pytest.approx(times * left, rel=0.05)
 
 
 def test_twice_the_batch_gives_at_least_what_is_said(reported):

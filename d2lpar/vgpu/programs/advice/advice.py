@@ -18,6 +18,7 @@ from .replay import Change, Replay
 from .what_ifs import (
     GRAPHS,
     LINKS,
+    OFFLOADED,
     PINNED,
     TWICE,
     WhatIf,
@@ -132,7 +133,7 @@ def _is_compiled(spans: Sequence[Span]) -> bool:
 def _what_ifs(spans: Sequence[Span], report: RunReport) -> list[WhatIf]:
     """Those that may be of use. What has no steps has no batch that is known of, a larger one must
     fit, and no capture has the work of several GPUs of one process."""
-    wanted = [PINNED]
+    wanted = [PINNED, OFFLOADED]
     if report.ms_per_step is not None and all(d.holds_twice_the_batch for d in report.devices):
         wanted.insert(0, TWICE)
     if sum(device.was_used for device in report.devices) <= report.ranks:

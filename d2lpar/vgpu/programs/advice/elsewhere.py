@@ -19,7 +19,8 @@ from ....machines.collective_cost import collective_s, fabric_among
 from ....machines.prices import price_of
 from ....timeline import Span
 from ...sim.copy_routes import hops
-from ...sim.staging import through_buffer_s, transfers
+from ...sim.staging import copied_bytes_per_s, through_buffer_s, transfers
+from ...torch_backend.cost.optimizer_on_host import OPTIMIZER
 from ..report import Gain, RunReport
 from ..watched.kernel_prices import KernelPrices
 from .replay import Change
@@ -136,6 +137,9 @@ class _Elsewhere:
         """That of one. Raises ValueError if it has no price."""
         if span.name == STAGING:
             return self._staging_s(span)
+        if span.name == OPTIMIZER:
+            copied = [copied_bytes_per_s(machine.host) for machine in (self._here, self._there)]
+            return span.duration_s * copied[0] / copied[1]
         if span.device == "host":
             return span.duration_s * self._host
         if span.kind == "compute":

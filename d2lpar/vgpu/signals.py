@@ -21,6 +21,7 @@ from __future__ import annotations
 import _thread
 import ctypes
 import functools
+import gc
 import os
 import signal
 import sys
@@ -42,7 +43,7 @@ Frame = FrameType | None
 Handler = Callable[[int, Any], object]
 Action = Callable[[Frame], object]
 
-AGAIN_S = 1e-3
+AGAIN_S, AT_MOST_S = 1e-3, 0.1
 _BY_PYTHON = {opmap["RESUME"], opmap["JUMP_BACKWARD"]}
 _sleep, _now = time.sleep, time.monotonic  # of the real clock
 _set, _get = signal.signal, signal.getsignal
@@ -129,7 +130,7 @@ def _heard(handler: Handler, number: int, frame: Frame) -> None:
     if number in _waiting:
         return
     comes_now = number in _sent or _waits_for_others(frame)
-    if comes_now and not _is_in(_closed, frame):
+    if comes_now and not _is_closed(frame):
         _call(handler, number, frame)
     else:
         _do_later(number, functools.partial(handler, number))
@@ -145,7 +146,14 @@ def _waits_for_others(frame: Frame) -> bool:
     return code is not None and (code in _waits or code.co_filename == threading.__file__)
 
 
-def _is_in(functions: Container[CodeType], frame: Frame) -> bool:
+def _is_closed(frame: Frame) -> bool:
+    """Whether handlers wait there: also in what is called as garbage is collected, from which no
+    exception gets out."""
+    collecting = {getattr(callback, "__code__", None) for callback in gc.callbacks}
+    return _is_in(_closed | collecting, frame)
+
+
+def _is_in(functions: Container[CodeType | None], frame: Frame) -> bool:
     """Whether one of them is being carried out there."""
     while frame is not None and frame.f_code not in _open:
         if frame.f_code in functions:
@@ -172,7 +180,7 @@ def raise_in(thread: threading.Thread, error: type[BaseException], patience_s: f
 
 def _may_be_left(frame: Frame) -> bool:
     """Whether a thread, which is there and has not the interpreter's lock, meets an error there."""
-    return frame is None or (_is_by_python(frame) and not _is_in(_closed, frame))
+    return frame is None or (_is_by_python(frame) and not _is_closed(frame))
 
 
 def _is_by_python(frame: Frame) -> bool:
@@ -184,6 +192,7 @@ class _Interpreter:
     """Asks whether this is true, when it has been `told` to: between two instructions of the main
     thread, as one of C's pending calls, which come right after handlers of signals."""
 
+    urged = 0  # times
     has_asked = True
     is_asking = False  # and does not ask again meanwhile
     _is_told = False
@@ -203,7 +212,7 @@ class _Interpreter:
                 self.tell()  # again, until it is back at the program's instructions
             else:
                 self.has_asked = True
-                if _waiting and not _is_in(_closed, frame):
+                if _waiting and not _is_closed(frame):
                     _next()(frame)
         finally:
             self.is_asking = False
@@ -231,15 +240,20 @@ def _next() -> Action:
 def _urge() -> None:
     main = threading.main_thread().ident
     assert main is not None, "it has started"
+    pause_s, before = AGAIN_S, _interpreter.urged
     while True:
-        _sleep(AGAIN_S)
+        _sleep(pause_s)
         if not _waiting:
             return
+        # One that comes before the last is heard interrupts it, as that begins.
+        pause_s = AGAIN_S if _interpreter.urged != before else min(2 * pause_s, AT_MOST_S)
+        before = _interpreter.urged
         signal.pthread_kill(main, signal.SIGURG)  # without a turn of others in between
 
 
 def _urged(_: int, frame: Frame) -> None:
     """Let the interpreter ask again, unless it has not since the last time: the program waits."""
+    _interpreter.urged += 1
     if not _waiting:
         return
     if not _interpreter.is_asking:
@@ -249,7 +263,7 @@ def _urged(_: int, frame: Frame) -> None:
             return
     elif not _waits_for_others(frame) and not _is_by_python(frame):
         return  # a handler is under way, and may be in C++
-    if not _is_in(_closed, frame):
+    if not _is_closed(frame):
         _next()(frame)
 
 

@@ -12,6 +12,7 @@ import torch
 import warm_process
 
 import d2lpar as par
+from d2lpar.vgpu import signals
 from d2lpar.vgpu.memory.caching_allocator import CachingAllocator
 
 pytestmark = pytest.mark.skipif(
@@ -87,6 +88,36 @@ def test_signals_at_any_time_interrupt_once_and_cost_no_memory(device, number):
         with pytest.raises(Interrupted):
             interrupted_after(draw.uniform(2e-4, 2e-3))
     assert held() == before
+
+
+def test_what_collects_garbage_swallows_no_interrupt(device, number, capfd):
+    """As hypothesis measures the time of it, for one: Python only prints what is raised there."""
+    before = list(gc.callbacks)
+    gc.callbacks.append(lambda *_: signal.raise_signal(number))
+
+    def collect():
+        gc.collect()
+        time.sleep(1000)
+
+    try:
+        with pytest.raises(Interrupted):
+            collect()
+    finally:
+        gc.callbacks[:] = before
+    assert not capfd.readouterr().err
+
+
+def test_who_does_not_come_back_is_urged_less_and_less(monkeypatch):
+    """Else the handlers of a busy machine would interrupt one another without end."""
+    sent = []
+    monkeypatch.setattr(signal, "pthread_kill", lambda *to: sent.append(to))
+    monkeypatch.setitem(signals._waiting, 0, lambda frame: None)
+    urging = threading.Thread(target=signals._urge)
+    urging.start()
+    time.sleep(0.6)
+    del signals._waiting[0]
+    urging.join()
+    assert 4 < len(sent) < 16
 
 
 def test_who_sleeps_is_interrupted(device, number):

@@ -102,12 +102,13 @@ def test_a_step_that_fails_leaves_nothing_behind(gpu):
     assert step_s(torch.optim.SGD([parameter()], 0.1)) == pytest.approx(moved_s(3, 1))
 
 
-def test_updates_are_those_without_it(gpu):
-    given, plain = parameter(), parameter()
-    for made in (given, plain):
-        optimizer = torch.optim.AdamW([made], 0.1)
-        optimizer.step(lambda: None) if made is plain else optimizer.step()
-    assert torch.equal(given, plain)
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}], ids=str)
+def test_updates_are_those_without_it_and_are_counted(gpu, options):
+    timed, untimed = parameter(), parameter()
+    torch.optim.AdamW([timed], 0.1, **options).step()
+    torch.optim.AdamW([untimed], 0.1, **options).step(lambda: None)
+    assert torch.equal(timed, untimed)
+    assert timed._version == untimed._version
 
 
 def test_each_rank_pays_for_its_shard_that_fsdp_offloads(monkeypatch):

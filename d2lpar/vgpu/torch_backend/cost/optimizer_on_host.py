@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
@@ -23,6 +24,7 @@ from ...patching import FOR_GOOD
 from ...sim.constants import PAGE_LOCK_BYTES_PER_S
 from ...sim.staging import copied_bytes_per_s
 from ..machine import runtime
+from ..private import torch_operators
 from ..private.op_schema import traits_of
 
 OPTIMIZER = "optimizer on the host"
@@ -52,9 +54,9 @@ class _Traffic(TorchDispatchMode):
     ) -> Any:
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a DTensor's: the operations that it is made of come here, too
-        named = dict(kwargs or {})
-        result = func(*args, **named)
-        traits = traits_of(func)
+        named, traits = dict(kwargs or {}), traits_of(func)
+        with torch_operators.counting() if traits.counts_writes else nullcontext():
+            result = func(*args, **named)
         if traits.launches and not types:  # which fake tensors have
             written = [
                 args[number] if number < len(args) else named.get(name)

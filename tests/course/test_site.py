@@ -4,12 +4,14 @@ import hashlib
 import http.server
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import ipywidgets
 import nbformat
@@ -216,6 +218,56 @@ def test_a_page_leads_to_itself_in_the_other_language():
         links = [cell.source for cell in notebook.cells[:4] if cell.id == "languages"]
         assert links == list(pages.other_languages(path))
     assert pages.language_of(chinese) == "zh"
+
+
+TREE = """
+<ul><li class="toctree-l1"><a href="../00.html">00 Start</a></li>
+<li class="toctree-l1 has-children"><a href="../../zh.html">中文</a><input/><ul>
+<li class="toctree-l2"><a href="00.html">00 开始</a></li>
+<li class="toctree-l2 has-children"><a href="museum/README.html">博物馆</a><input/><ul>
+<li class="toctree-l3"><a href="museum/01.html">01</a></li></ul></li></ul></li></ul>
+"""
+
+
+@pytest.mark.parametrize("own", ["../../zh.html", "#"])
+def test_the_sidebar_of_a_language_lists_the_pages_of_that_language_alone(own):
+    settings = theme_settings()
+    tree = TREE.replace("../../zh.html", own)
+    if own == "#":  # on the first page itself
+        tree = tree.replace("toctree-l1 has", "toctree-l1 current has")
+    shown = settings.part_of(tree, "zh")
+    assert re.findall(r"<a[^>]*>(.*?)</a>", shown) == ["00 开始", "博物馆", "01"]
+    assert re.findall(r"toctree-l(\d)", shown) == ["1", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    "page", ["zh", "notebooks/zh/04_multi_gpu_from_scratch", "docs/zh/on-a-hub"]
+)
+def test_what_stands_around_a_page_is_in_its_language(page):
+    context = {"furo_navigation_tree": TREE}
+    theme_settings().in_its_language(None, page, "page.html", context, None)
+    assert context["language"] == context["master_doc"] == "zh"
+    theme = Path(pytest.importorskip("furo").__file__).parent / "theme"
+    shown = "".join(path.read_text("utf-8") for path in theme.rglob("page.html"))
+    words = re.findall(r'_\("([A-Z][^"]+)"\)', shown) + ["Search", context["docstitle"]]
+    assert len(words) > 4
+    for word in words:
+        assert re.search("[\u4e00-\u9fff]", context["gettext"](word)), word
+
+
+@pytest.mark.parametrize(
+    "page", ["index", "notebooks/04_multi_gpu_from_scratch", "reference/index"]
+)
+def test_what_stands_around_an_english_page_is_the_themes_own(page):
+    context = {"furo_navigation_tree": TREE}
+    theme_settings().in_its_language(None, page, "page.html", context, None)
+    assert context == {"furo_navigation_tree": TREE, "language": "en"}
+
+
+def theme_settings():
+    for name in ("sphinx", "furo"):
+        pytest.importorskip(name)
+    return SimpleNamespace(**runpy.run_path(str(render.SETTINGS / "conf.py")))
 
 
 def test_links_to_headings_have_the_names_of_the_site():

@@ -4,14 +4,18 @@ import base64
 import hashlib
 import json
 import re
+from functools import cache
 from pathlib import Path
 
+from babel.messages.pofile import read_po
+from bs4 import BeautifulSoup
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.addnodes import pending_xref
 
 # What a timeline looks like is the package's: the same in notebooks and here.
 VIEW = Path(__file__).parents[3] / "d2lpar" / "timeline" / "traces" / "page"
+COURSE = Path(__file__).parents[3] / "notebooks"
 
 project = "Parallel deep learning"
 html_title = project
@@ -82,14 +86,43 @@ def block_math(translator, node):
     raise nodes.SkipNode
 
 
-def spoken(_app, pagename, _template, context, _doctree):
-    """Says of a page in another language which it is, for who has it read out."""
+def in_its_language(_app, pagename, _template, context, _doctree):
+    """Says of a page which language it is in, for who has it read out, and lets what stands around
+    it be in that language, too: the theme's own words, and the pages that the sidebar lists."""
     first = re.match(r"(?:notebooks/|docs/)?([a-z]{2})(?:/|$)", pagename)
     context["language"] = first[1] if first else "en"
+    if first:
+        words = around(first[1])
+        context["gettext"] = lambda text: words.get(text, text)
+        context["docstitle"] = words[project]
+        context["master_doc"] = first[1]
+        context["furo_navigation_tree"] = part_of(context["furo_navigation_tree"], first[1])
+
+
+@cache
+def around(language):
+    """What is said around the pages of a language, by the English."""
+    with (COURSE / language / "course.po").open(encoding="utf-8") as file:
+        return {message.id: message.string for message in read_po(file) if message.string}
+
+
+def part_of(tree, language):
+    """What the sidebar lists below the first page of a language, as if that were the whole."""
+    found = BeautifulSoup(tree, "html.parser")
+    here = found.select_one("li.current > a")  # on that page itself, whose own address is "#"
+    first = found.select_one(f'a[href$="/{language}.html"]') or here
+    below = first.find_parent("li").find("ul")
+    for item in below.find_all("li"):
+        item["class"] = [re.sub(r"(?<=toctree-l)\d", higher, name) for name in item["class"]]
+    return str(below)
+
+
+def higher(level):
+    return str(int(level[0]) - 1)
 
 
 def setup(app):
-    app.connect("html-page-context", spoken)
+    app.connect("html-page-context", in_its_language, priority=900)  # after the theme
     app.connect("doctree-read", described)
     app.connect("doctree-read", exact)
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))

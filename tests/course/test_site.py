@@ -249,7 +249,7 @@ def test_what_stands_around_a_page_is_in_its_language(page):
     assert context["language"] == context["master_doc"] == "zh"
     theme = Path(pytest.importorskip("furo").__file__).parent / "theme"
     shown = "".join(path.read_text("utf-8") for path in theme.rglob("page.html"))
-    words = re.findall(r'_\("([A-Z][^"]+)"\)', shown) + ["Search", context["docstitle"]]
+    words = [*re.findall(r'_\("([A-Z][^"]+)"\)', shown), "Search", context["docstitle"]]
     assert len(words) > 4
     for word in words:
         assert re.search("[\u4e00-\u9fff]", context["gettext"](word)), word

@@ -17,7 +17,8 @@ NOTEBOOKS = (
     "03_auto_parallelism.ipynb",  # with wide code, pictures and a formula
     "museum/01_only_rank_0.ipynb",
 )
-PAGES = ("index", "plan", "search", *(f"notebooks/{path[:-6]}" for path in NOTEBOOKS))
+IN_CHINESE = ("zh", "docs/zh/run-your-own-program")
+PAGES = ("index", "plan", "search", *IN_CHINESE, *(f"notebooks/{path[:-6]}" for path in NOTEBOOKS))
 WINDOWS = ((1280, 720), (640, 360), (390, 800))  # a screen, the same at 200 %, a telephone
 MOST_TABS = 150
 
@@ -103,6 +104,7 @@ def site(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(book, "EXTRA", extra)
         (source / "index.md").write_text(book.index(0, 0), encoding="utf-8")
+        (source / "zh.md").write_text(book.front_in("zh"), encoding="utf-8")
     search.write_scorer(folder / "scorer.js", [], pages.ROOT, last=book.REFERENCE)
     settings = {"html_extra_path": extra, "html_search_scorer": folder / "scorer.js"}
     # It lacks pages that others lead to.

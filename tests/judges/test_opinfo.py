@@ -2,10 +2,13 @@
 
 import re
 import sys
+from contextlib import nullcontext
 
 import opinfo
 import pytest
 import torch
+
+import d2lpar as par
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -51,3 +54,36 @@ def test_the_judge_sees_differences(gpus):
     ):
         with pytest.raises(AssertionError):
             opinfo._check_equal(torch.ones(2), wrong)
+
+
+# A gradient that is given no numbers, but a mask, and one made of sums of products by elements.
+OF_OTHER_KERNELS = ("native_dropout_backward", "nn.functional.bilinear")
+
+
+def of_the_cpu_alone():
+    """Operators with a type of whole numbers that the database gives the CPU, and not CUDA."""
+    for op in opinfo.operators():
+        types = op.dtypes - (op.dtypesIfCUDA or op.dtypes)
+        if op.name not in OF_OTHER_KERNELS:
+            yield from ((op, dtype) for dtype in types & {torch.int64, torch.uint8})
+
+
+@pytest.mark.filterwarnings("ignore:.nn.functional.upsample_bilinear")
+@pytest.mark.parametrize("shape_only", [False, True])
+def test_types_that_cuda_has_no_kernel_for_are_refused(gpus, shape_only):
+    def moved(value):
+        return value.to(gpus[0]) if isinstance(value, torch.Tensor) else value
+
+    def refused(op, sample):
+        try:
+            op(sample.input, *sample.args, **sample.kwargs)
+        except NotImplementedError as error:
+            return "CUDA" in str(error)
+        return False
+
+    judged = list(of_the_cpu_alone())
+    assert len(judged) > 40
+    with par.shape_only() if shape_only else nullcontext():
+        for op, dtype in judged:
+            samples = (each.transform(moved) for each in op.sample_inputs("cpu", dtype))
+            assert any(refused(op, sample) for sample in samples), (op.full_name, dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from ..memory.caching_allocator import Allocation
 from ..races import call_sites
 from .attention import dispatched as attention
-from .machine import runtime
+from .machine import host_room, runtime
 from .module import graph_capture, streams
 from .operations import recurrent
 from .operations.dispatch import Dispatcher, compressed_copy
@@ -74,11 +75,10 @@ def _empty(
     rt = runtime.current_runtime()
     index = streams.device_number(device)
     allocation = _allocate(rt, index, size, dtype) if layout in (None, torch.strided) else None
-    place = torch.device("meta") if rt.shape_only else rt.backing
-    values = torch.empty(
-        size, dtype=dtype, layout=layout, device=place, memory_format=memory_format
+    make = functools.partial(
+        torch.empty, size, dtype=dtype, layout=layout, memory_format=memory_format
     )
-    values = values if rt.shape_only else cleared(values)
+    values = make(device="meta") if rt.shape_only else _values(rt, index, make)
     return _noted(wrap(values, index, allocation=allocation))
 
 
@@ -105,8 +105,17 @@ def _empty_strided(
     allocation = _allocate(rt, index, size, dtype)
     if rt.shape_only:
         return wrap(None, index, layout=TensorLayout(size, stride, 0, dtype), allocation=allocation)
-    values = torch.empty_strided(size, stride, dtype=dtype, device=rt.backing)
-    return _noted(wrap(cleared(values), index, allocation=allocation))
+    values = _values(rt, index, functools.partial(torch.empty_strided, size, stride, dtype=dtype))
+    return _noted(wrap(values, index, allocation=allocation))
+
+
+def _values(rt: runtime.Runtime, index: int, make: Callable[..., torch.Tensor]) -> torch.Tensor:
+    """New values, for which the device has room."""
+    try:
+        return cleared(make(device=rt.backing))
+    except RuntimeError as error:
+        host_room.check(rt, index, error, has_room=True)
+        raise
 
 
 def _allocate(

@@ -196,6 +196,35 @@ def test_it_is_an_error_that_cuda_programs_catch(small):
         torch.empty(10**9, device=small[0])
 
 
+# Each a result that neither the device nor this machine has memory for.
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x - x.T,
+        lambda x: x @ x.T,
+        lambda x: torch.outer(x[:, 0], x[:, 0]),
+        lambda x: x.repeat(1, len(x)),
+        lambda x: x.expand(len(x), len(x)).contiguous(),
+        lambda x: torch.empty(len(x), len(x), device=x.device),
+        lambda x: torch.eye(len(x), device=x.device),
+    ],
+)
+def test_it_is_raised_before_this_machine_runs_out_of_memory(small, compute):
+    x = torch.ones(2_000_000, 1, device=small[0])
+    with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+        compute(x)
+
+
+def test_who_computes_more_values_than_this_machine_holds_is_told_so():
+    box = machines.machine("2x-v100-textbook")
+    gpu = replace(box.accelerators[0], memory_bytes=10**15)
+    with par.simulate(replace(box, accelerators=(gpu,)), 1, with_values=True) as (device,):
+        x = torch.ones(2_000_000, 1, device=device)
+        for compute in (lambda: x - x.T, lambda: torch.empty(10**13, device=device)):
+            with pytest.raises(RuntimeError, match=r"this machine has no memory left.*shapes-only"):
+                compute()
+
+
 def test_a_full_device_tells_what_holds_the_most(small):
     device = small[0]
     assert "holds" not in refusal(10**9, device)

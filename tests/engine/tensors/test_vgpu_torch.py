@@ -140,3 +140,12 @@ def test_an_attribute_that_is_ours_looks_like_torchs_to_dynamo(gpus, name):
     getter = getattr(torch.Tensor, name).__get__  # torch 2.11 reads both while it is imported
     assert getter.__self__.__objclass__ is torch._C.TensorBase
     assert getter.__self__.__name__ == name
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.float32])
+def test_histograms_are_of_whole_numbers_too(gpus, dtype):
+    """As CUDA has them, and mixtures of experts count them."""
+    values = torch.tensor([0, 1, 2, 2, 3, 3, 3], dtype=dtype)
+    found = torch.histc(values.to(gpus[1]), bins=4, min=0, max=4)
+    assert found.dtype == dtype
+    assert found.tolist() == torch.histc(values.float(), bins=4, min=0, max=4).tolist()

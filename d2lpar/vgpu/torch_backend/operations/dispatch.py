@@ -31,6 +31,7 @@ from ..cost import host_cost
 from ..cost.moved_bytes import partly_moved
 from ..cost.op_cost import cost_of, rounded
 from ..cost.row_cost import MEAN, NO_REDUCTION, read_again
+from ..machine import host_room
 from ..machine.host_threads import HOST
 from ..machine.runtime import LAUNCH_BLOCKING, Runtime, current_runtime, has_ended
 from ..module.generators import sequence_of
@@ -52,7 +53,7 @@ from ..tensors.tensor import (
 )
 from ..tensors.unwritten_memory import cleared
 from ..values.own_kernels import KERNELS
-from ..values.refusals import on_host
+from ..values.refusals import on_host, refuse_whole_numbers
 from . import copies, functional_collectives, serialization
 
 Way = Callable[[Runtime, tuple, dict], object]  # of carrying out an operation with its arguments
@@ -154,7 +155,11 @@ class Dispatcher:
         if rt.shape_only:
             result = self._infer(rt, func, call)
         else:
-            result = self._compute(rt, func, call)
+            try:
+                result = self._compute(rt, func, call)
+            except RuntimeError as error:
+                host_room.check(rt, call.index, error)
+                raise
         wrapped = call.wrap(result)
         if plan.draws_random:
             call.count_draws(rt, wrapped)
@@ -231,6 +236,7 @@ class Dispatcher:
             key = (id(func), *call.key)
             cost = self._costs.get(key)
             if cost is None:
+                refuse_whole_numbers(func, call.args)
                 cost = cost_of(func, call.args, call.kwargs, result)
                 _remember(self._costs, key, cost)
         _account(rt, call, cost)

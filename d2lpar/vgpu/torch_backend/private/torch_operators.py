@@ -22,6 +22,7 @@ Operator = torch._ops.OperatorBase  # what a name of `torch.ops` is
 _aten = torch.ops.aten
 to_copy = _aten._to_copy
 copy_from = _aten._copy_from.default
+upsample_antialiased = _aten._upsample_bilinear2d_aa
 item = _aten._local_scalar_dense.default
 pin_memory = _aten._pin_memory.default
 pack_padded_sequence = _aten._pack_padded_sequence.default

@@ -31,6 +31,14 @@ def _sparse_product(
     return torch.addmm(whole, b.t(), a.t(), beta=beta, alpha=alpha).t()
 
 
+def _histogram(
+    values: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0
+) -> torch.Tensor:
+    """Of whole numbers, too, as CUDA has it."""
+    counted = values if values.is_floating_point() else values.double()
+    return torch.histc(counted, bins, min, max).to(values.dtype)
+
+
 KERNELS: dict[torch._ops.OpOverload, Callable[..., object]] = {
     **attention_values.KERNELS,
     **batch_norm_values.KERNELS,
@@ -38,5 +46,6 @@ KERNELS: dict[torch._ops.OpOverload, Callable[..., object]] = {
     **mixed_batch_norm.KERNELS,
     **recurrent_values.KERNELS,
     **rms_norm_values.KERNELS,
+    torch.ops.aten.histc.default: _histogram,
     torch_operators.sparse_product.default: _sparse_product,
 }

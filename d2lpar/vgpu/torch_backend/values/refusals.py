@@ -1,7 +1,7 @@
-"""What real kernels refuse of tensors that have shapes only.
+"""What real kernels refuse: CUDA's of whole numbers, and any of tensors that have shapes only.
 
-Kernels of `meta` miss much of it, such as two data types in a product, and have words of their own
-for the rest.
+Kernels of `meta` miss much of the latter, such as two data types in a product, and have words of
+their own for the rest.
 """
 
 from __future__ import annotations
@@ -13,12 +13,34 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..private.op_schema import OpTraits, traits_of
+from ..private import torch_operators
+from ..private.op_schema import OpTraits, aten, traits_of
 from ..tensors.tensor import VirtualTensor
 from .own_kernels import KERNELS
 
 SMALL = 8  # sizes up to it, such as those of a convolution's kernel, stay as they are
 _LACKS = ("Could not run", "'Half'", "'BFloat16'", "'Float8")  # kernels that devices do have
+
+# They have kernels for whole numbers on the CPU, and none on CUDA (torch.testing's OpInfo).
+_OF_FLOATS = {
+    *(aten.mm, aten.addmm, aten.addmm_, aten.mv, aten.addmv, aten.addmv_, aten.dot, aten.vdot),
+    *(aten.bmm, aten.baddbmm, aten.baddbmm_, aten.addbmm, aten.addbmm_),
+    *(aten.convolution, torch_operators.convolution, aten.avg_pool2d, aten.avg_pool3d),
+    *(aten.max_pool2d_with_indices, aten.max_pool3d_with_indices),
+    *(aten.upsample_bilinear2d, torch_operators.upsample_antialiased, aten.upsample_bicubic2d),
+}
+
+
+def refuse_whole_numbers(func: torch._ops.OpOverload, args: list) -> None:
+    """Raise NotImplementedError where CUDA has no kernel for them."""
+    if func.overloadpacket not in _OF_FLOATS:
+        return
+    dtype = next(arg.dtype for arg in args if isinstance(arg, torch.Tensor))
+    if not (dtype.is_floating_point or dtype.is_complex):
+        raise NotImplementedError(
+            f'"{traits_of(func).name}" is not implemented for {dtype} on CUDA, though it is on the '
+            "CPU: take numbers with a point, as .float() makes them"
+        )
 
 
 def refuse(func: torch._ops.OpOverload, args: list, kwargs: dict) -> None:

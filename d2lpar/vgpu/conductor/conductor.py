@@ -61,7 +61,11 @@ class Conductor:
 
     def _sit(self, rank: RankProcess, seat: Seat) -> None:
         here.rank = rank
-        seat.serve()
+        try:
+            seat.serve()
+        except BaseException:  # a fault of ours, for which nobody is to wait
+            self.fail()
+            raise
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, at most, for all to end; whether they have."""

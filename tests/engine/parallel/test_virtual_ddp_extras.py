@@ -746,3 +746,14 @@ def test_buckets_are_sorted_anew_when_torch_sorts_them(static_graph, skips):
     finally:
         dist.destroy_process_group()
     assert ours == [found] * 2
+
+
+def test_an_option_that_is_a_parameter_is_refused_by_its_name(gpus):
+    """A tensor has no truth value, and that of one zero is false."""
+
+    def wrapped():
+        net = nn.Linear(4, 1).to(here())
+        DDP(net, param_to_hook_all_reduce=nn.Parameter(torch.zeros(2)))
+
+    with pytest.raises(NotImplementedError, match="param_to_hook_all_reduce"):
+        par.run_ranks(wrapped, gpus[:2])

@@ -556,3 +556,25 @@ def test_what_a_killed_run_has_left_goes_with_the_next(tmp_path, monkeypatch):
     alive = [path for path in Path("/dev/shm").glob("d2lpar-*-*") if path.is_dir()]
     pids = {int(path.name.split("-")[1]) for path in alive}
     assert all(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+BREAKS_AT_THE_END = """
+from d2lpar.vgpu.ranks.world.rank_scheduler import RankScheduler
+before = RankScheduler.finish
+def finish(scheduler, rank):
+    if rank == 0:
+        return before(scheduler, rank)
+    with scheduler._lock:
+        scheduler._leave(rank)
+    raise ZeroDivisionError("a fault of ours")
+RankScheduler.finish = finish
+"""
+
+
+def test_a_fault_in_what_serves_a_rank_ends_the_run(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(BEGIN + "if rank == 0:\n    dist.barrier()\n    tell('never')\n")
+    found = running.run("--nproc-per-node", "2", program, more=BREAKS_AT_THE_END)
+    assert found.status != 0
+    assert "a fault of ours" in found.err
+    assert "never" not in found.out

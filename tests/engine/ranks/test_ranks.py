@@ -204,6 +204,38 @@ def test_nccl_ignores_tags_and_each_rank_says_so_once():
     assert {warning.filename for warning in told} == {__file__}
 
 
+@pytest.mark.parametrize("call", [dist.send, dist.recv, dist.isend, dist.irecv])
+@pytest.mark.parametrize("peer", [2, 7])
+def test_sends_name_a_rank_of_the_group_and_who_does_not_may_go_on(call, peer):
+    def misses():
+        x = mine(1)
+        if dist.get_rank() == 0:
+            with pytest.raises(ValueError, match=f"peer rank: {peer}.* 2 ranks"):
+                call(x, peer)
+        dist.all_reduce(x)
+        return x.tolist()
+
+    assert run(misses, n=2) == [[2.0], [2.0]]
+
+
+def test_what_is_sent_is_what_lies_in_memory():
+    """As ProcessGroupNCCL has it, which warns of it; the receiver here has another order."""
+
+    def turned():
+        r = dist.get_rank()
+        values = torch.arange(6.0, device=f"vgpu:{r}").view(2, 3)
+        if r == 0:
+            dist.send(values.t(), 1)
+            return None
+        got = torch.zeros(3, 2, device="vgpu:1")
+        dist.recv(got, 0)
+        return got.tolist()
+
+    with pytest.warns(UserWarning, match="strides") as told:
+        assert run(turned, n=2)[1] == [[0, 1], [2, 3], [4, 5]]
+    assert len(told) == 1
+
+
 def test_objects_travel_also_where_tensors_have_a_shape_only():
     def objects():
         r = dist.get_rank()

@@ -219,7 +219,7 @@ def test_two_ranks_on_one_gpu_are_told(run, tmp_path):
 def test_rpc_is_refused_with_what_to_do_instead(gpus):
     from torch.distributed import rpc
 
-    with pytest.raises(NotImplementedError, match=r"rpc has one agent a process: .* torchrun"):
+    with pytest.raises(NotImplementedError, match=r"no agents of .*rpc: .* torchrun"):
         par.run_ranks(lambda: rpc.init_rpc("worker", rank=dist.get_rank(), world_size=2), gpus[:2])
 
 

@@ -70,9 +70,9 @@ def rpc_refused(theirs: Callable[..., object]) -> Callable[..., object]:
         if getattr(here, "rank", None) is None:
             return theirs(*args, **kwargs)
         raise NotImplementedError(
-            "virtual ranks are threads of one process, and torch.distributed.rpc has one agent a "
-            "process: exchange tensors and objects with torch.distributed (send_object_list, "
-            "all_gather_object, …) there, or start real processes with torchrun"
+            "virtual ranks have no agents of torch.distributed.rpc: exchange tensors and objects "
+            "with torch.distributed (send_object_list, all_gather_object, …), or run the program "
+            "on the CPU, with torchrun alone"
         )
 
     return init_rpc

@@ -97,10 +97,12 @@ def device_of(
         )
     found = devices[0]
     if ids and number_of(ids[0], found) != found.index:
-        raise ValueError(
-            f"device_ids is {ids}, but the parameters are on {found}: leave device_ids out, or "
-            f"pass [{found.index}]"
+        remedy = (
+            "move the module there first"
+            if found.type == "cpu"
+            else f"leave device_ids out, or pass [{found.index}]"
         )
+        raise ValueError(f"device_ids is {ids}, but the parameters are on {found}: {remedy}")
     return found
 
 

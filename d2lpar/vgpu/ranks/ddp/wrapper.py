@@ -67,7 +67,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     ) -> None:
         nn.Module.__init__(self)
         Joinable.__init__(self)
-        if used := [name for name, value in others.items() if value]:
+        if used := [n for n, v in others.items() if isinstance(v, torch.Tensor) or v]:
             raise NotImplementedError(
                 f"DDP on virtual ranks has no {', '.join(used)}: leave it out"
             )

@@ -34,7 +34,7 @@ from ..private.c10d import HasRoot, ReducesBy, ReducesTo
 from ..world import nccl_debug, watchdog
 from ..world.exchange import Exchange
 from ..world.participants import Send
-from ..world.rank import ENDED, Rank
+from ..world.rank import ENDED, Rank, is_in_order
 from ..world.rendezvous import GROUP, Rendezvous
 from . import comm_counts, wrapping_tensors
 from .collective_work import AnyWork, CapturedWork, CollectiveWork, WorkTogether
@@ -302,20 +302,36 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         """By which tag it is matched. NCCL has none, and says nothing of them."""
         if tensor.device.type == "cpu" or not tag:
             return tag
-        if not self._rank.has_warned_of_tags:
-            self._rank.has_warned_of_tags = True
-            text = (
-                f"NCCL ignores tag={tag} of {name}: sends of a rank are matched with receives in "
-                "the order of the calls. Call them in one order on both ranks; or exchange CPU "
-                "tensors over gloo, which obeys tags"
-            )
+        self._warn_once(
+            "tags",
+            f"NCCL ignores tag={tag} of {name}: sends of a rank are matched with receives in "
+            "the order of the calls. Call them in one order on both ranks; or exchange CPU "
+            "tensors over gloo, which obeys tags",
+        )
+        return 0
+
+    def _warn_once(self, of: str, text: str) -> None:
+        if of not in self._rank.warned_of:
+            self._rank.warned_of.add(of)
             place = call_site_of(mark())
             warnings.warn_explicit(text, UserWarning, place.file, place.line)
-        return 0
 
     def _pass(self, way: tuple[int, int], tag: int, tensor: torch.Tensor) -> AnyWork:
         name = "send" if way[0] == self._member else "recv"
-        on_device = self._check(name, [tensor])
+        for member in way:
+            if not 0 <= member < self._count:
+                raise ValueError(
+                    f"invalid peer rank: {member}: {name} on rank {self._rank.number}, in a group "
+                    f"of {self._count} ranks, must name another rank of the group"
+                )
+        on_device = self._check(name, [tensor], in_memory=True)
+        if not is_in_order(tensor):  # as ProcessGroupNCCL.cpp warns, once a process
+            self._warn_once(
+                "order",
+                f"{name} of a tensor with strides {tensor.stride()}: NCCL exchanges what lies in "
+                "memory as it lies, so that the other side must have the same strides: call "
+                ".contiguous()",
+            )
         if on_device is not None and self.backends.has_gpus_by_host:
             raise refused.send_by_gloo(name, tensor)
         tag = self._tag(name, tensor, tag)
@@ -377,14 +393,14 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _check(self, name: str, tensors: Tensors) -> int | None:
+    def _check(self, name: str, tensors: Tensors, *, in_memory: bool = False) -> int | None:
         """The device of the tensors of a call, which the rank and the group must exchange."""
         if any(tensor.is_sparse for tensor in tensors):
             raise RuntimeError(
                 f"NCCL does not support {name} with sparse tensors. Please use dense tensors "
                 f"instead: tensor.to_dense()"
             )
-        found = self._rank.check(name, tensors)
+        found = self._rank.check(name, tensors, in_memory=in_memory)
         if tensors and not self._rank.talks_by_host:
             self.backends.check(name, tensors[0].device.type)
             for tensor in tensors:

@@ -140,7 +140,7 @@ class Rank(Participant):
         self.made: Counter[str] = Counter()  # groups, by what their names begin with
         self.unwaited = UnwaitedCollectives(world.rt)
         self.is_over = False
-        self.has_warned_of_tags = False
+        self.warned_of: set[str] = set()
         self.talks_by_host = False  # whether what it exchanges now goes by the host in any group
 
     def _host(self, start: ProcessStart) -> HostThread:
@@ -186,11 +186,14 @@ class Rank(Participant):
         """Where it computes, in words."""
         return " and ".join(map(text, self.devices)) or "the host"
 
-    def check(self, name: str, tensors: Sequence[torch.Tensor]) -> int | None:
+    def check(
+        self, name: str, tensors: Sequence[torch.Tensor], *, in_memory: bool = False
+    ) -> int | None:
         """The device of the tensors of a collective; None for the host.
 
         Without tensors, the device of the last collective. Raises RuntimeError for a rank that has
-        ended, another machine and another device, and ValueError for non-contiguous tensors.
+        ended, another machine and another device, and ValueError for non-contiguous tensors, unless
+        what is exchanged is what a GPU has `in_memory` there.
         """
         if self.is_over:
             raise RuntimeError(f"{name} in a process group of rank {self.number}, which {ENDED}")
@@ -201,14 +204,19 @@ class Rank(Participant):
             )
         indices = {t.vgpu_index if isinstance(t, VirtualTensor) else None for t in tensors}
         allowed = indices if self.is_alone else {*self.devices, None}
-        if indices - allowed or len(indices) > 1:
-            found = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
+        found = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
+        if indices - allowed:
             raise RuntimeError(
                 f"rank {self.number} works on {self.devices_text}, but {name} got tensors on "
                 f"{found}: {self._remedy()}"
             )
+        if len(indices) > 1:
+            raise RuntimeError(
+                f"{name} on rank {self.number} got tensors on {found}, not on one device: "
+                f"{self._remedy()}"
+            )
         for tensor in tensors:
-            if not _is_contiguous(tensor):
+            if not is_in_order(tensor) and not (in_memory and tensor.device.type != "cpu"):
                 raise ValueError(
                     f"Tensors must be contiguous: {name} on rank {self.number} got one of shape "
                     f"{list(tensor.shape)} with strides {tensor.stride()}: call .contiguous()"
@@ -239,7 +247,7 @@ def talking_by_host() -> Iterator[None]:
         rank.talks_by_host = before
 
 
-def _is_contiguous(tensor: torch.Tensor) -> bool:
+def is_in_order(tensor: torch.Tensor) -> bool:
     """In one of the orders that a tensor of its dimensions may have: NCCL takes channels last."""
     orders = {4: torch.channels_last, 5: torch.channels_last_3d}
     order = orders.get(tensor.dim(), torch.contiguous_format)

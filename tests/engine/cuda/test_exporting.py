@@ -103,6 +103,22 @@ def test_what_is_on_a_gpu_is_scripted_and_not_traced_by_jit():
     assert_close(torch.jit.script(model)(2 * x.cuda()).cpu(), expected)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_scripted_models_are_saved_on_the_cpu_and_loaded_to_a_gpu(tmp_path):
+    model, x, file = torch.jit.script(nn.Linear(3, 2)), torch.ones(1, 3), tmp_path / "model.pt"
+    expected = model(x)
+    model.cuda()
+    for save in (lambda: model.save(file), lambda: torch.jit.save(model, file)):
+        with pytest.raises(NotImplementedError, match=r"model\.cpu\(\)"):
+            save()
+        assert not file.exists()
+    model.cpu().save(file)
+    for loaded in (torch.jit.load(file, map_location="cuda"), torch.jit.load(file).cuda()):
+        found = loaded(x.cuda())
+        assert found.is_cuda
+        assert_close(found.cpu(), expected)
+
+
 def test_an_operator_on_the_real_gpu_that_computes_for_virtual_ones_stays_there(monkeypatch):
     """Ours asks for it by the names that the program uses for virtual ones."""
     runtime = types.SimpleNamespace(backing=torch.device("cuda", 0))

@@ -1,6 +1,7 @@
 """What traces models, and is refused: `torch.export` does it with tensors without values, which
 virtual ones cannot be, and `torch.jit.trace` does not see what the virtual GPU carries out itself,
-such as convolutions, whose results would become constants."""
+such as convolutions, whose results would become constants. Files of scripted models are written and
+read by C++, which knows no emulated GPU: they come from the CPU, and are loaded there first."""
 
 from __future__ import annotations
 
@@ -24,6 +25,10 @@ _refuse_export = refusal(
 _refuse_trace = refusal(
     "torch.jit.trace of a model on a GPU", "use torch.compile or torch.jit.script"
 )
+_refuse_save = refusal(
+    "torch.jit.save of a model on a GPU",
+    "save model.cpu(); torch.jit.load(file, map_location=device) loads it to any device",
+)
 
 
 def install(patches: Patches) -> None:
@@ -33,8 +38,19 @@ def install(patches: Patches) -> None:
         (ExportedProgram, "run_decompositions", _refuse_export),
         (torch.jit, "trace", _refuse_trace),
         (torch.jit, "trace_module", _refuse_trace),
+        (torch.jit, "save", _refuse_save),
+        (torch.jit.RecursiveScriptModule, "save", _refuse_save),
     ):
         patches.replace(owner, name, _unless_virtual(getattr(owner, name), refuse))
+    patches.replace(torch.jit, "load", _loading(torch.jit.load))
+
+
+def _loading(theirs: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> nn.Module:
+        loaded = theirs(f, "cpu", *args, **kwargs)
+        return loaded if map_location is None else loaded.to(map_location)
+
+    return load
 
 
 def _unless_virtual(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 import d2lpar as par
 from d2lpar.machines import ACCELERATORS
+from d2lpar.vgpu.api.timing import now_s
 from d2lpar.vgpu.sim.constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
 from d2lpar.vgpu.sim.pricing.kernel_cost import Cost, Kernel, traffic
 from d2lpar.vgpu.sim.pricing.memory_rates import MemoryRates
@@ -846,3 +848,33 @@ def test_a_product_of_complex_numbers_is_four_of_real_ones(dtype, real):
     c, d = meta(2048, 2048, dtype=real), meta(2048, 2048, dtype=real)
     of_real = cost_of(aten.mm.default, (c, d), {}, meta(2048, 2048, dtype=real))
     assert cost.seconds(A100) == pytest.approx(4 * of_real.seconds(A100), rel=0.1)
+
+
+N = 4096
+FACTORED = {  # FLOP of a square matrix, in n³ (LAPACK Working Note 41; Golub and Van Loan)
+    "cholesky": (torch.linalg.cholesky, 1 / 3),
+    "lu": (torch.linalg.lu_factor, 2 / 3),
+    "inverse": (torch.linalg.inv, 2),
+    "solve": (lambda a: torch.linalg.solve(a, a), 2 / 3 + 2),
+    "triangular": (lambda a: torch.linalg.solve_triangular(a, a, upper=True), 1),
+    "qr": (torch.linalg.qr, 8 / 3),
+    "eigh": (torch.linalg.eigh, 9),
+    "svd": (torch.linalg.svd, 22),
+    "pinv": (torch.linalg.pinv, 24),
+    "eig": (torch.linalg.eig, 25),
+}
+
+
+@pytest.mark.parametrize("name", FACTORED)
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_no_factorization_is_quicker_than_its_flop_allow(name, precision, request):
+    request.addfinalizer(partial(torch.set_float32_matmul_precision, "highest"))
+    torch.set_float32_matmul_precision(precision)
+    factor, cubes = FACTORED[name]
+    with par.simulate("1x-h100-nvswitch") as (gpu,):
+        a = torch.empty(N, N, device=gpu)
+        begin_s = now_s()
+        factor(a)
+        seconds = now_s() - begin_s
+    least_s = cubes * N**3 / ACCELERATORS["H100-SXM5-80GB"].rate("float32")
+    assert least_s < seconds < 40 * least_s

@@ -26,6 +26,7 @@ from ..private import (
     torch_settings,
     torch_tensors,
 )
+from .factor_cost import factoring
 from .image_norm_cost import IMAGE_NORMS
 from .moved_bytes import (
     Arguments,
@@ -136,6 +137,8 @@ def cost_of(
         kernels = [_convolution(args, outputs, flops), *_added_biases(args, outputs)]
         return Cost(*kernels, dtype=dtype, convolves=True)
     nbytes = moved_bytes(func, args, kwargs, outputs)
+    if (factors := factoring(packet, args, nbytes, dtype, times)) is not None:
+        return factors
     if packet is aten.sort:
         assert isinstance(args[0], torch.Tensor)
         along = kwargs.get("dim", args[1] if len(args) > 1 else -1)

@@ -205,6 +205,8 @@ class Seat:
             for call in self._begun:
                 with lock:  # of the clock; who waits for a turn gives it up
                     self._carry_out(call)
+            with lock:
+                self._world.look_at_the_time(self._rank.index)
 
     def _refuse_all(self) -> None:
         """Let a process know that all is over, whenever it asks; what it prints is printed."""

@@ -578,3 +578,31 @@ def test_a_fault_in_what_serves_a_rank_ends_the_run(tmp_path):
     assert found.status != 0
     assert "a fault of ours" in found.err
     assert "never" not in found.out
+
+
+@pytest.mark.parametrize(
+    "call", ["dist.all_reduce(x)", "(dist.send if rank else dist.recv)(x, 1 - rank)"]
+)
+def test_a_watchdog_ends_who_waits_for_a_rank_that_sleeps_again_and_again(tmp_path, call):
+    """Also where that never comes to the call."""
+    program = tmp_path / "program.py"
+    sleeps = "import time\nx = torch.ones(4, device='cuda')\nwhile rank:\n    time.sleep(0.5)\n"
+    program.write_text(BEGIN + sleeps + call + "\ntorch.cuda.synchronize()\n")
+    found = running.run("--nproc-per-node", "2", program)
+    assert found.status != 0
+    assert "[Rank 0] Watchdog caught collective operation timeout" in found.err
+    assert "rank 1 had not come by then" in found.err
+
+
+def test_who_has_come_before_it_sleeps_is_not_late(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        BEGIN
+        + "import time\nx = torch.ones(4, device='cuda')\n"
+        + "work = dist.all_reduce(x, async_op=True)\n"
+        + "if rank:\n    for _ in range(2000):\n        time.sleep(0.5)\n"
+        + "work.wait()\ntell(x.tolist())\n"
+    )
+    found = running.run("--quiet", "--nproc-per-node", "2", program)
+    assert (found.status, found.err) == (0, "")
+    assert sorted(found.lines) == ["0 [2.0, 2.0, 2.0, 2.0]", "1 [2.0, 2.0, 2.0, 2.0]"]

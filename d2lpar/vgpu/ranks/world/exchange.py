@@ -113,11 +113,9 @@ class Exchange:
     def watch(self) -> None:
         """Let the watchdogs of ranks look that wait for this one, and its own look from now on."""
         flight, pending = self._flight, self._pending
-        if flight.created_s > pending.limit_s:
-            for member, other in pending.flights.items():
-                has_sent = pending.is_buffered and member == pending.members[0]
-                if other.is_watched and flight.created_s > other.limit_s and not has_sent:
-                    self._rank.world.end_by_watchdog(self._group, pending, member)
+        member = watchdog.overdue(pending, flight.created_s)
+        if member is not None:
+            self._rank.world.end_by_watchdog(self._group, pending, member)
         if flight.is_watched:
             self._rank.watchdog.watch(self._group, pending, self._member)
 

@@ -28,7 +28,7 @@ from .exchange import Exchange
 from .hang_report import explained
 from .rank_scheduler import Ended, RankScheduler, Words
 from .rendezvous import PendingCollective, Rendezvous
-from .watchdog import Watchdog, watchdog_text
+from .watchdog import Watchdog, overdue, watchdog_text
 
 LOOKS_S = 0.02  # between two looks at ranks that wait outside
 PATIENCE_S = 2.0  # for a thread of a rank, where the others wait for one another
@@ -112,6 +112,18 @@ class Participants:
         text = watchdog_text(group, pending, member, self.call_before)
         self.scheduler.fail(dist.DistBackendError(text))
         raise Ended
+
+    def look_at_the_time(self, index: int) -> None:
+        """Let the watchdogs of others look for whom a rank is late by now, whenever it comes: it
+        may sleep, and see whether something is there, again and again."""
+        if self.has_threads:  # each of which has a time of its own
+            return
+        rank = self.ranks[index]
+        for group in list(self._rendezvous.values()):
+            for pending in group.open_collectives():
+                member = overdue(pending, rank.host_thread.now_s)
+                if member is not None and rank.number in [group.ranks[m] for m in pending.missing]:
+                    self.end_by_watchdog(group, pending, member)
 
     def call_before(self, number: int, flight: Flight) -> Flight | None:
         """What a rank has called before one of its calls."""

@@ -51,6 +51,17 @@ class Watchdog:
                 self._end(group, pending, member)
 
 
+def overdue(pending: PendingCollective, now_s: float) -> int | None:
+    """Who has waited too long for one who comes now, or later, and has a watchdog."""
+    if now_s <= pending.limit_s:
+        return None
+    for member, flight in pending.flights.items():
+        has_sent = pending.is_buffered and member == pending.members[0]
+        if flight.is_watched and now_s > flight.limit_s and not has_sent:
+            return member
+    return None
+
+
 def watchdog_text(
     group: Rendezvous, pending: PendingCollective, member: int, before: Before
 ) -> str:
@@ -135,12 +146,14 @@ def why(
     waited = "waited" if limit_s is None else f"waited {limit_s - mine.created_s:.4g} s"
     came_late = late(pending, mine.limit_s if limit_s is None else limit_s)
     lines = [f"  rank {group.ranks[member]} called {_called(mine, group)}, and {waited}"]
+    lines += [f"  rank {group.ranks[m]} had not come by then" for m in pending.missing[:SHOWN]]
     lines += [_came(group, pending, mine, m, before) for m in came_late[:SHOWN]]
     if len(came_late) > SHOWN:
         lines.append(f"  and {len(came_late) - SHOWN} more came too late")
-    if not came_late:
+    waited_for = [*pending.missing, *came_late][:SHOWN]
+    if not waited_for:
         lines.append("  all came in time, but what their GPUs had to do before it took longer")
-    ranks = ", ".join(f"rank {group.ranks[m]}" for m in came_late[:SHOWN]) or "the GPUs"
+    ranks = ", ".join(f"rank {group.ranks[m]}" for m in waited_for) or "the GPUs"
     lines.append(
         f"let {ranks} come to it earlier (in simulated time), or all wait for longer: "
         "init_process_group(timeout=timedelta(minutes=…)), or new_group(timeout=…)"

@@ -84,6 +84,22 @@ def test_who_uses_no_device_takes_no_time(monkeypatch):
         assert step_s(torch.optim.SGD([parameter()], 0.1)) == 0
 
 
+def test_a_closure_that_is_none_is_none(gpu):
+    """As accelerate calls it."""
+    optimizer = torch.optim.SGD([parameter()], 0.1)
+    optimizer.step()
+    start_s = now_s(wait=False)
+    optimizer.step(None)
+    optimizer.step(closure=None)
+    assert now_s(wait=False) - start_s == pytest.approx(2 * moved_s(3, 1))
+
+
+def test_sparse_gradients_are_stepped(gpu):
+    table = torch.nn.Embedding(100, 8, sparse=True)
+    table(torch.arange(3)).sum().backward()
+    assert step_s(torch.optim.SparseAdam(table.parameters(), 0.1)) > 0
+
+
 def test_a_step_within_a_step_counts_once(gpu):
     class Twice(torch.optim.SGD):
         def step(self, closure=None):

@@ -204,17 +204,14 @@ class Rank(Participant):
             )
         indices = {t.vgpu_index if isinstance(t, VirtualTensor) else None for t in tensors}
         allowed = indices if self.is_alone else {*self.devices, None}
-        found = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
-        if indices - allowed:
-            raise RuntimeError(
-                f"rank {self.number} works on {self.devices_text}, but {name} got tensors on "
-                f"{found}: {self._remedy()}"
+        if indices - allowed or len(indices) > 1:
+            found = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
+            elsewhere = (
+                f"rank {self.number} works on {self.devices_text}, but {name} got tensors on"
             )
-        if len(indices) > 1:
-            raise RuntimeError(
-                f"{name} on rank {self.number} got tensors on {found}, not on one device: "
-                f"{self._remedy()}"
-            )
+            several = f"{name} on rank {self.number} got tensors on more than one device,"
+            which = elsewhere if indices - allowed else several
+            raise RuntimeError(f"{which} {found}: {self._remedy()}")
         for tensor in tensors:
             if not is_in_order(tensor) and not (in_memory and tensor.device.type != "cpu"):
                 raise ValueError(

@@ -94,7 +94,9 @@ def _threads(host: Host) -> int:
 def _on_host(values: Any) -> Iterator[tuple[int, int]]:
     """Address and bytes of each tensor that the host keeps."""
     for value in tree_leaves(values):
-        if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel():
+        if not (isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel()):
+            continue
+        if value.layout is torch.strided:  # which operations make of others
             yield value.data_ptr(), value.numel() * value.element_size()
 
 
@@ -130,12 +132,13 @@ def _taking_time(step: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(step)
     def timed(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         rt = None if torch.compiler.is_compiling() or _under.way else runtime.running()
-        if rt is None or args or kwargs or not _is_offloaded(self, rt):
+        closure = any(given is not None for given in (*args, *kwargs.values()))
+        if rt is None or closure or not _is_offloaded(self, rt):
             return step(self, *args, **kwargs)  # a closure does other work, too
         _under.way = True
         try:
             with _Traffic() as traffic:
-                result = step(self)
+                result = step(self, *args, **kwargs)
         finally:
             _under.way = False
         rt.host_work(traffic.seconds(rt.machine.host), OPTIMIZER)

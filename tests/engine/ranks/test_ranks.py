@@ -218,6 +218,17 @@ def test_sends_name_a_rank_of_the_group_and_who_does_not_may_go_on(call, peer):
     assert run(misses, n=2) == [[2.0], [2.0]]
 
 
+def test_what_is_sent_must_be_there():
+    """NCCL would read beyond the memory of the tensor."""
+
+    def expanded():
+        if dist.get_rank() == 0:
+            with pytest.raises(ValueError, match="expanded"):
+                dist.send(mine(1).expand(4), 1)
+
+    run(expanded, n=2)
+
+
 def test_what_is_sent_is_what_lies_in_memory():
     """As ProcessGroupNCCL has it, which warns of it; the receiver here has another order."""
 

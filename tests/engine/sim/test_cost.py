@@ -878,3 +878,35 @@ def test_no_factorization_is_quicker_than_its_flop_allow(name, precision, reques
         seconds = now_s() - begin_s
     least_s = cubes * N**3 / ACCELERATORS["H100-SXM5-80GB"].rate("float32")
     assert least_s < seconds < 40 * least_s
+
+
+@pytest.mark.parametrize(
+    ("work", "alike"),
+    [
+        (
+            lambda r: torch.linalg.solve(r(8, N, N), r(8, N)),
+            lambda r: torch.linalg.solve(r(8, N, N), r(8, N, 1)),
+        ),
+        (
+            lambda r: torch.linalg.solve_triangular(r(8, N, N), r(8, 2, N), upper=True, left=False),
+            lambda r: torch.linalg.solve_triangular(r(8, N, N), r(8, N, 2), upper=True),
+        ),
+        (
+            lambda r: torch.linalg.solve_triangular(r(N, N), r(8, N, N), upper=True),
+            lambda r: torch.linalg.solve_triangular(r(8, N, N), r(8, N, N), upper=True),
+        ),
+        (
+            lambda r: torch.cholesky_solve(r(8, N, N), r(N, N)),
+            lambda r: torch.cholesky_solve(r(8, N, N), r(8, N, N)),
+        ),
+    ],
+    ids=["vectors", "from-the-right", "one-triangle", "one-factor"],
+)
+def test_right_hand_sides_cost_the_same_however_they_are_written(work, alike):
+    with par.simulate("1x-h100-nvswitch") as (gpu,):
+        taken = []
+        for compute in (work, alike):
+            begin_s = now_s()
+            compute(lambda *shape: torch.empty(shape, device=gpu))
+            taken.append(now_s() - begin_s)
+    assert taken[0] == pytest.approx(taken[1], rel=0.1)

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 import d2lpar as par
 from d2lpar import machines
 from d2lpar.vgpu.api.timing import now_s
+from d2lpar.vgpu.torch_backend.cost import optimizer_on_host
 
 CORE = 10e9  # bytes that a core copies in a second: it reads as many and writes as many
 HOST = machines.Host("plain", copy_bytes_per_s=CORE, cores=4, dispatch_s=3e-6, launch_s=1e-6)
@@ -94,6 +95,44 @@ def test_a_closure_that_is_none_is_none(gpu):
     assert now_s(wait=False) - start_s == pytest.approx(2 * moved_s(3, 1))
 
 
+def test_what_computes_the_loss_is_no_part_of_the_step(gpu):
+    """As Lightning has it computed, and LBFGS, again and again."""
+    one = parameter()
+
+    def closure():
+        _ = one.detach() * 2
+        return torch.zeros(())
+
+    optimizer = torch.optim.SGD([one], 0.1)
+    start_s = now_s(wait=False)
+    optimizer.step(closure)
+    assert now_s(wait=False) - start_s == pytest.approx(moved_s(3, 1))
+    start_s = now_s(wait=False)
+    torch.optim.LBFGS([one], 0.1, max_iter=2).step(closure)
+    assert now_s(wait=False) > start_s
+
+
+def test_a_parameter_on_the_host_counts_wherever_it_stands(gpu):
+    on_device = torch.nn.Parameter(torch.ones(1, device=gpu.device))
+    on_device.grad = torch.ones(1, device=gpu.device)
+    one, other = (
+        step_s(torch.optim.SGD(order, 0.1, foreach=False))
+        for order in ([on_device, parameter()], [parameter(), on_device])
+    )
+    assert one == pytest.approx(other, rel=0.05)
+    assert one > moved_s(3, 1)
+
+
+def test_what_is_only_written_is_not_read(gpu):
+    class Copies(torch.optim.SGD):
+        def step(self, closure=None):
+            (p,) = self.param_groups[0]["params"]
+            p.data.copy_(p.grad)
+            p.grad.zero_()
+
+    assert step_s(Copies([parameter()], 0.1)) == pytest.approx(moved_s(2 + 1, 2))
+
+
 def test_sparse_gradients_are_stepped(gpu):
     table = torch.nn.Embedding(100, 8, sparse=True)
     table(torch.arange(3)).sum().backward()
@@ -119,10 +158,12 @@ def test_a_step_that_fails_leaves_nothing_behind(gpu):
 
 
 @pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}], ids=str)
-def test_updates_are_those_without_it_and_are_counted(gpu, options):
+def test_updates_are_those_without_it_and_are_counted(gpu, options, monkeypatch):
     timed, untimed = parameter(), parameter()
     torch.optim.AdamW([timed], 0.1, **options).step()
-    torch.optim.AdamW([untimed], 0.1, **options).step(lambda: None)
+    with monkeypatch.context() as without:
+        without.setattr(optimizer_on_host, "_is_offloaded", lambda *of: False)
+        torch.optim.AdamW([untimed], 0.1, **options).step()
     assert torch.equal(timed, untimed)
     assert timed._version == untimed._version
 

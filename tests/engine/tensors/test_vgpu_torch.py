@@ -149,3 +149,11 @@ def test_histograms_are_of_whole_numbers_too(gpus, dtype):
     found = torch.histc(values.to(gpus[1]), bins=4, min=0, max=4)
     assert found.dtype == dtype
     assert found.tolist() == torch.histc(values.float(), bins=4, min=0, max=4).tolist()
+
+
+def test_what_is_refused_has_changed_nothing(gpus):
+    values = torch.ones(2, 2, dtype=torch.long, device=gpus[0])
+    with pytest.raises(NotImplementedError, match="CUDA"):
+        values.addmm_(values, values)
+    assert values.tolist() == [[1, 1], [1, 1]]
+    assert (values[:0] @ values).shape == (0, 2)  # of nothing CUDA computes nothing

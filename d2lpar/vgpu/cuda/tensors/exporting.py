@@ -40,6 +40,7 @@ def install(patches: Patches) -> None:
         (torch.jit, "trace_module", _refuse_trace),
         (torch.jit, "save", _refuse_save),
         (torch.jit.RecursiveScriptModule, "save", _refuse_save),
+        (torch.jit.RecursiveScriptModule, "save_to_buffer", _refuse_save),
     ):
         patches.replace(owner, name, _unless_virtual(getattr(owner, name), refuse))
     patches.replace(torch.jit, "load", _loading(torch.jit.load))

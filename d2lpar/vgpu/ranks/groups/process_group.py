@@ -324,6 +324,13 @@ class VirtualProcessGroup(c10d_private.GroupBase):
                     f"invalid peer rank: {member}: {name} on rank {self._rank.number}, in a group "
                     f"of {self._count} ranks, must name another rank of the group"
                 )
+        if any(
+            size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+        ):
+            raise ValueError(
+                f"{name} of an expanded tensor, shape {list(tensor.shape)} with strides "
+                f"{tensor.stride()}, whose memory is smaller: call .contiguous()"
+            )
         on_device = self._check(name, [tensor], in_memory=True)
         if not is_in_order(tensor):  # as ProcessGroupNCCL.cpp warns, once a process
             self._warn_once(

@@ -137,7 +137,7 @@ def cost_of(
         kernels = [_convolution(args, outputs, flops), *_added_biases(args, outputs)]
         return Cost(*kernels, dtype=dtype, convolves=True)
     nbytes = moved_bytes(func, args, kwargs, outputs)
-    if (factors := factoring(packet, args, nbytes, dtype, times)) is not None:
+    if (factors := factoring(packet, args, kwargs, nbytes, dtype, times)) is not None:
         return factors
     if packet is aten.sort:
         assert isinstance(args[0], torch.Tensor)

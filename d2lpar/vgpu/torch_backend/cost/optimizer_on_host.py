@@ -26,6 +26,7 @@ from ...sim.staging import copied_bytes_per_s
 from ..machine import runtime
 from ..private import torch_operators
 from ..private.op_schema import traits_of
+from ..tensors.tensor import is_virtual
 
 OPTIMIZER = "optimizer on the host"
 
@@ -36,6 +37,8 @@ _CORES_OF_MEMORY, _CORES_OF_PAGES = 8, 4
 # The C library maps what is larger anew each time, and keeps what is smaller (mallopt(3),
 # M_MMAP_THRESHOLD on 64 bits).
 _MAPPED_BYTES = 32 * 2**20
+
+_FILLS = {"copy_", "fill_", "zero_"}  # they do not read what they write
 
 
 class _Traffic(TorchDispatchMode):
@@ -63,16 +66,31 @@ class _Traffic(TorchDispatchMode):
                 for number, name in traits.written
                 if name != "grads"  # which fused steps write for gradient scalers alone
             ]
-            self._count([*args, *named.values()], written, result)
+            given = [*args, *named.values()]
+            self._count(given[1:] if traits.name in _FILLS else given, written, result)
         return result
+
+    def beside(self, closure: Any) -> Any:
+        """What computes the loss for the step, which is no part of it."""
+        if not callable(closure):
+            return closure
+
+        def computing() -> Any:
+            self.__exit__(None, None, None)
+            try:
+                return closure()
+            finally:
+                self.__enter__()
+
+        return computing
 
     def _count(self, given: list[Any], written: list[Any], result: Any) -> None:
         read = dict(_on_host(given))
-        made = {place: size for place, size in _on_host(result) if place not in read}
-        if read or made:
+        outputs = dict(_on_host(written))
+        made = {p: size for p, size in _on_host(result) if p not in read and p not in outputs}
+        if read or made or outputs:
             self.operations += 1
-        everything = (read, made, dict(_on_host(written)))
-        self.moved_bytes += sum(sum(sizes.values()) for sizes in everything)
+        self.moved_bytes += sum(sum(sizes.values()) for sizes in (read, made, outputs))
         self.fresh_bytes += sum(size for size in made.values() if size > _MAPPED_BYTES)
 
     def seconds(self, host: Host) -> float:
@@ -96,7 +114,8 @@ def _on_host(values: Any) -> Iterator[tuple[int, int]]:
     for value in tree_leaves(values):
         if not (isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel()):
             continue
-        if value.layout is torch.strided:  # which operations make of others
+        # Sparse ones are made of others, and fake ones have no memory.
+        if value.layout is torch.strided and not hasattr(value, "fake_device"):
             yield value.data_ptr(), value.numel() * value.element_size()
 
 
@@ -132,13 +151,15 @@ def _taking_time(step: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(step)
     def timed(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         rt = None if torch.compiler.is_compiling() or _under.way else runtime.running()
-        closure = any(given is not None for given in (*args, *kwargs.values()))
-        if rt is None or closure or not _is_offloaded(self, rt):
-            return step(self, *args, **kwargs)  # a closure does other work, too
+        if rt is None or not _is_offloaded(self, rt):
+            return step(self, *args, **kwargs)
+        traffic = _Traffic()
+        given = [traffic.beside(each) for each in args]
+        named = {name: traffic.beside(each) for name, each in kwargs.items()}
         _under.way = True
         try:
-            with _Traffic() as traffic:
-                result = step(self, *args, **kwargs)
+            with traffic:
+                result = step(self, *given, **named)
         finally:
             _under.way = False
         rt.host_work(traffic.seconds(rt.machine.host), OPTIMIZER)
@@ -149,6 +170,6 @@ def _taking_time(step: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_offloaded(optimizer: Optimizer, rt: runtime.Runtime) -> bool:
     """Whether the host keeps what it updates, and something has used a device."""
-    firsts = (group["params"][:1] for group in optimizer.param_groups)
-    on_host = any(first.device.type == "cpu" for group in firsts for first in group)
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    on_host = any(not is_virtual(p) and p.device.type == "cpu" for p in parameters)
     return on_host and any(memory.highest_bytes for memory in rt.memories)

@@ -17,9 +17,9 @@ def check(rt: Runtime, index: int, error: RuntimeError, *, has_room: bool = Fals
     refused = _REFUSED.search(str(error))
     if refused is None:
         return
-    nbytes = int(refused[1])
-    if not has_room:
-        rt.memories[index].allocate(nbytes, rt.current_stream(index))
+    nbytes, memory = int(refused[1]), rt.memories[index]
+    if not has_room and nbytes > memory.limit_bytes - memory.allocated_bytes:
+        memory.allocate(nbytes, rt.current_stream(index))
     raise RuntimeError(
         f"this machine has no memory left for {bytes_text(nbytes)} of values, which {text(index)} "
         "could hold: use fewer, or compute none (--shapes-only, or within d2lpar.shape_only())"

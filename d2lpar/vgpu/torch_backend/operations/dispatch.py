@@ -224,6 +224,13 @@ class Dispatcher:
         if func is torch_operators.sparse_product_reduced:
             # Its CPU kernel keeps what backward needs only if its input wants a gradient.
             call.args[0] = call.args[0].detach().requires_grad_()
+        key: tuple[object, ...] = ()
+        cost = None
+        if call.plan.launches:
+            key = (id(func), *call.key)
+            cost = self._costs.get(key)
+            if cost is None:
+                refuse_whole_numbers(func, call.args)
         begin_s = perf_counter()
         with call.random_numbers(rt):
             result = call.run_in_place(func) if call.plan.mutates else call.run(func)
@@ -231,14 +238,9 @@ class Dispatcher:
             assert isinstance(result, torch.Tensor)
             cleared(result)
         rt.values_s += perf_counter() - begin_s
-        cost = None
-        if call.plan.launches:
-            key = (id(func), *call.key)
-            cost = self._costs.get(key)
-            if cost is None:
-                refuse_whole_numbers(func, call.args)
-                cost = cost_of(func, call.args, call.kwargs, result)
-                _remember(self._costs, key, cost)
+        if call.plan.launches and cost is None:
+            cost = cost_of(func, call.args, call.kwargs, result)
+            _remember(self._costs, key, cost)
         _account(rt, call, cost)
         return result
 

@@ -35,7 +35,8 @@ def _histogram(
     values: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0
 ) -> torch.Tensor:
     """Of whole numbers, too, as CUDA has it."""
-    counted = values if values.is_floating_point() else values.double()
+    is_whole = not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+    counted = values.double() if is_whole else values
     return torch.histc(counted, bins, min, max).to(values.dtype)
 
 

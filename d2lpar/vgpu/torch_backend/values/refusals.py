@@ -35,8 +35,9 @@ def refuse_whole_numbers(func: torch._ops.OpOverload, args: list) -> None:
     """Raise NotImplementedError where CUDA has no kernel for them."""
     if func.overloadpacket not in _OF_FLOATS:
         return
-    dtype = next(arg.dtype for arg in args if isinstance(arg, torch.Tensor))
-    if not (dtype.is_floating_point or dtype.is_complex):
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    dtype, is_empty = tensors[0].dtype, any(tensor.numel() == 0 for tensor in tensors)
+    if not (dtype.is_floating_point or dtype.is_complex or is_empty):
         raise NotImplementedError(
             f'"{traits_of(func).name}" is not implemented for {dtype} on CUDA, though it is on the '
             "CPU: take numbers with a point, as .float() makes them"

@@ -4,18 +4,19 @@ import base64
 import hashlib
 import json
 import re
-from functools import cache
+import sys
 from pathlib import Path
 
-from babel.messages.pofile import read_po
 from bs4 import BeautifulSoup
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.addnodes import pending_xref
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # Sphinx reads this file wherever it is called
+from translations.catalogues import common
+
 # What a timeline looks like is the package's: the same in notebooks and here.
 VIEW = Path(__file__).parents[3] / "d2lpar" / "timeline" / "traces" / "page"
-COURSE = Path(__file__).parents[3] / "notebooks"
 
 project = "Parallel deep learning"
 html_title = project
@@ -92,18 +93,11 @@ def in_its_language(_app, pagename, _template, context, _doctree):
     first = re.match(r"(?:notebooks/|docs/)?([a-z]{2})(?:/|$)", pagename)
     context["language"] = first[1] if first else "en"
     if first:
-        words = around(first[1])
-        context["gettext"] = lambda text: words.get(text, text)
-        context["docstitle"] = words[project]
+        words = common(first[1])
+        context["gettext"] = lambda text: words.get(text) or text
+        context["docstitle"] = words.get(project) or project
         context["master_doc"] = first[1]
         context["furo_navigation_tree"] = part_of(context["furo_navigation_tree"], first[1])
-
-
-@cache
-def around(language):
-    """What is said around the pages of a language, by the English."""
-    with (COURSE / language / "course.po").open(encoding="utf-8") as file:
-        return {message.id: message.string for message in read_po(file) if message.string}
 
 
 def part_of(tree, language):

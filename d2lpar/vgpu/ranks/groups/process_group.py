@@ -34,7 +34,7 @@ from ..private.c10d import HasRoot, ReducesBy, ReducesTo
 from ..world import nccl_debug, watchdog
 from ..world.exchange import Exchange
 from ..world.participants import Send
-from ..world.rank import ENDED, Rank, is_in_order
+from ..world.rank import ENDED, Rank, is_contiguous
 from ..world.rendezvous import GROUP, Rendezvous
 from . import comm_counts, wrapping_tensors
 from .collective_work import AnyWork, CapturedWork, CollectiveWork, WorkTogether
@@ -332,7 +332,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
                 f"{tensor.stride()}, whose memory is smaller: call .contiguous()"
             )
         on_device = self._check(name, [tensor], in_memory=True)
-        if not is_in_order(tensor):  # as ProcessGroupNCCL.cpp warns, once a process
+        if not is_contiguous(tensor):  # as ProcessGroupNCCL.cpp warns, once a process
             self._warn_once(
                 "order",
                 f"{name} of a tensor with strides {tensor.stride()}: NCCL exchanges what lies in "

@@ -213,7 +213,7 @@ class Rank(Participant):
             which = elsewhere if indices - allowed else several
             raise RuntimeError(f"{which} {found}: {self._remedy()}")
         for tensor in tensors:
-            if not is_in_order(tensor) and not (in_memory and tensor.device.type != "cpu"):
+            if not is_contiguous(tensor) and not (in_memory and tensor.device.type != "cpu"):
                 raise ValueError(
                     f"Tensors must be contiguous: {name} on rank {self.number} got one of shape "
                     f"{list(tensor.shape)} with strides {tensor.stride()}: call .contiguous()"
@@ -244,7 +244,7 @@ def talking_by_host() -> Iterator[None]:
         rank.talks_by_host = before
 
 
-def is_in_order(tensor: torch.Tensor) -> bool:
+def is_contiguous(tensor: torch.Tensor) -> bool:
     """In one of the orders that a tensor of its dimensions may have: NCCL takes channels last."""
     orders = {4: torch.channels_last, 5: torch.channels_last_3d}
     order = orders.get(tensor.dim(), torch.contiguous_format)

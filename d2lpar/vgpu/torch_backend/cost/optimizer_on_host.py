@@ -119,13 +119,13 @@ def _on_host(values: Any) -> Iterator[tuple[int, int]]:
             yield value.data_ptr(), value.numel() * value.element_size()
 
 
-class _Under(threading.local):
-    """Whether a step is under way, of which another may be part."""
+class _State(threading.local):
+    """Of a thread: whether it is in a step, of which another may be part."""
 
-    way = False
+    is_stepping = False
 
 
-_under = _Under()
+_state = _State()
 
 
 def take_time() -> None:
@@ -150,18 +150,18 @@ def _kinds(kind: type[Optimizer]) -> Iterator[type[Optimizer]]:
 def _taking_time(step: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(step)
     def timed(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        rt = None if torch.compiler.is_compiling() or _under.way else runtime.running()
+        rt = None if torch.compiler.is_compiling() or _state.is_stepping else runtime.running()
         if rt is None or not _is_offloaded(self, rt):
             return step(self, *args, **kwargs)
         traffic = _Traffic()
         given = [traffic.beside(each) for each in args]
         named = {name: traffic.beside(each) for name, each in kwargs.items()}
-        _under.way = True
+        _state.is_stepping = True
         try:
             with traffic:
                 result = step(self, *given, **named)
         finally:
-            _under.way = False
+            _state.is_stepping = False
         rt.host_work(traffic.seconds(rt.machine.host), OPTIMIZER)
         return result
 

@@ -53,7 +53,7 @@ from ..tensors.tensor import (
 )
 from ..tensors.unwritten_memory import cleared
 from ..values.own_kernels import KERNELS
-from ..values.refusals import on_host, refuse_whole_numbers
+from ..values.refusals import on_host, refuse_integers
 from . import copies, functional_collectives, serialization
 
 Way = Callable[[Runtime, tuple, dict], object]  # of carrying out an operation with its arguments
@@ -230,7 +230,7 @@ class Dispatcher:
             key = (id(func), *call.key)
             cost = self._costs.get(key)
             if cost is None:
-                refuse_whole_numbers(func, call.args)
+                refuse_integers(func, call.args)
         begin_s = perf_counter()
         with call.random_numbers(rt):
             result = call.run_in_place(func) if call.plan.mutates else call.run(func)

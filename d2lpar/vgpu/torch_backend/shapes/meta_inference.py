@@ -11,7 +11,7 @@ from ..cost.op_cost import cost_of
 from ..private import torch_operators
 from ..tensors.tensor import TensorLayout, VirtualTensor, laid_out_alone, layout_of
 from ..values import own_kernels
-from ..values.refusals import is_of_meta, is_refused, refuse, refuse_whole_numbers
+from ..values.refusals import is_of_meta, is_refused, refuse, refuse_integers
 from . import meta_batch_norm
 
 KERNELS = own_kernels.KERNELS | meta_batch_norm.KERNELS
@@ -40,7 +40,7 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
     """
     kernel = KERNELS.get(func, func)
     given = args, kwargs
-    refuse_whole_numbers(func, args)
+    refuse_integers(func, args)
     if is_refused(func, args, kwargs, kernel):
         refuse(func, *given)
     metas: list[torch.Tensor] = []

@@ -34,9 +34,11 @@ def _sparse_product(
 def _histogram(
     values: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0
 ) -> torch.Tensor:
-    """Of whole numbers, too, as CUDA has it."""
-    is_whole = not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
-    counted = values.double() if is_whole else values
+    """Of integers, too, as CUDA has it."""
+    is_integer = not (
+        values.is_floating_point() or values.is_complex() or values.dtype == torch.bool
+    )
+    counted = values.double() if is_integer else values
     return torch.histc(counted, bins, min, max).to(values.dtype)
 
 

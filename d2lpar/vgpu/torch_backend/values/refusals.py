@@ -1,4 +1,4 @@
-"""What real kernels refuse: CUDA's of whole numbers, and any of tensors that have shapes only.
+"""What real kernels refuse: CUDA's of integers, and any of tensors that have shapes only.
 
 Kernels of `meta` miss much of the latter, such as two data types in a product, and have words of
 their own for the rest.
@@ -21,7 +21,7 @@ from .own_kernels import KERNELS
 SMALL = 8  # sizes up to it, such as those of a convolution's kernel, stay as they are
 _LACKS = ("Could not run", "'Half'", "'BFloat16'", "'Float8")  # kernels that devices do have
 
-# They have kernels for whole numbers on the CPU, and none on CUDA (torch.testing's OpInfo).
+# They have kernels for integers on the CPU, and none on CUDA (torch.testing's OpInfo).
 _OF_FLOATS = {
     *(aten.mm, aten.addmm, aten.addmm_, aten.mv, aten.addmv, aten.addmv_, aten.dot, aten.vdot),
     *(aten.bmm, aten.baddbmm, aten.baddbmm_, aten.addbmm, aten.addbmm_),
@@ -31,7 +31,7 @@ _OF_FLOATS = {
 }
 
 
-def refuse_whole_numbers(func: torch._ops.OpOverload, args: list) -> None:
+def refuse_integers(func: torch._ops.OpOverload, args: list) -> None:
     """Raise NotImplementedError where CUDA has no kernel for them."""
     if func.overloadpacket not in _OF_FLOATS:
         return
@@ -40,7 +40,7 @@ def refuse_whole_numbers(func: torch._ops.OpOverload, args: list) -> None:
     if not (dtype.is_floating_point or dtype.is_complex or is_empty):
         raise NotImplementedError(
             f'"{traits_of(func).name}" is not implemented for {dtype} on CUDA, though it is on the '
-            "CPU: take numbers with a point, as .float() makes them"
+            "CPU: take floating-point numbers, as .float() makes them"
         )
 
 
